@@ -1,0 +1,1 @@
+"""Engines: one file each turns an engine's own pages into the instance record."""

@@ -1,0 +1,1 @@
+"""Runs beside backends and publishes their state."""

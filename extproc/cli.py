@@ -1,0 +1,47 @@
+"""The `extproc` command: finds the subcommand, runs it, turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from extproc import __version__
+from extproc.errors import ExtprocError
+
+# Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
+COMMANDS = ("demo", "serve", "agent", "engine", "envoy-config", "fleet")
+
+
+def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Parser of the whole command line, or of the subcommands in `names` alone."""
+    parser = argparse.ArgumentParser(prog="extproc", description="Inference router for Envoy.")
+    parser.add_argument("--version", action="version", version=f"extproc {__version__}")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in names:
+        module = importlib.import_module(f"extproc.commands.{name.replace('-', '_')}")
+        command = subcommands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:\n  {module.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 is success, 1 a negative answer, 2 an error that the person can mend."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    known = [name for name in COMMANDS if name in arguments[:1]]
+    args = build_parser(known or COMMANDS).parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except ExtprocError as error:
+        print(f"extproc {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,1 @@
+"""The subcommands of `extproc`, one file each."""

@@ -1,0 +1,1 @@
+"""The Envoy side: configuration built from typed messages."""

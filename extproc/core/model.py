@@ -1,0 +1,180 @@
+"""The values that the rest of the program passes around: request, instance, decision, outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+
+class Lifecycle(StrEnum):
+    """What an instance is doing with its life; only `READY` takes new requests."""
+
+    STARTING = "Starting"  # the process exists, its port does not answer yet
+    LOADING = "Loading"  # the port answers, the model is not served yet
+    READY = "Ready"
+    DRAINING = "Draining"  # finishes what it has, takes nothing new
+    UNHEALTHY = "Unhealthy"  # does not answer, or answers that it is ill
+    STOPPED = "Stopped"  # ended on purpose
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine reports about its work at one moment; `None` means unknown, never zero."""
+
+    running: int | None = None  # requests in the batch
+    waiting: int | None = None  # requests queued in the engine
+    kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One inference instance as its agent publishes it: an engine process on a set of GPUs.
+
+    The record that lies in Redis is this struct as JSON. `address` is what Envoy connects to, `ip:port`.
+    `incarnation` differs for every start of the engine: work in flight and cached prefixes belong to it.
+    """
+
+    id: str
+    incarnation: str
+    address: str
+    cluster: str  # name of the Envoy cluster that holds the address
+    models: tuple[str, ...]  # names it answers to, LoRA adapters included
+    lifecycle: Lifecycle
+    lifecycle_reason: str = ""
+    engine: str = ""  # vllm, llamacpp …
+    engine_version: str = ""
+    hardware: str = ""  # GPU type as the profile table names it, such as h100_sxm
+    tensor_parallel: int = 1
+    zone: str = ""
+    max_model_len_tokens: int | None = None
+    block_size_tokens: int | None = None
+    kv_blocks: int | None = None  # KV blocks in all
+    max_num_seqs: int | None = None  # requests in one batch at the most
+    load: Load = Load()
+    age_s: float = 0.0  # how old `load` was when the record was published
+
+    @property
+    def key(self) -> str:
+        """Name of this start of the instance; ledger, prefixes and cool-downs are kept under it."""
+        return f"{self.id}@{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One client request in the terms that routing needs; token counts are estimates before the engine's own."""
+
+    id: str
+    api: str  # chat, completions …
+    model: str
+    prompt_tokens: int
+    prompt_bytes: int
+    prefix: tuple[int, ...]  # hash chain of the prompt's blocks, first block first
+    tokens_per_block: float  # prompt tokens that one block of `prefix` stands for
+    max_output_tokens: int | None  # the client's own cap
+    expected_output_tokens: int
+    stream: bool
+
+
+class Reason(StrEnum):
+    """Why an instance, or the whole request, was turned down."""
+
+    MODEL_NOT_SERVED = "model_not_served"
+    NOT_READY = "not_ready"
+    STALE = "stale"
+    CONTEXT_TOO_LONG = "context_too_long"
+    KV_TOO_SMALL = "kv_too_small"
+    COOLING_DOWN = "cooling_down"
+    AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
+    QUEUE_TOO_LONG = "queue_too_long"
+    NO_INSTANCE = "no_instance"  # nothing is registered at all
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A hard constraint that an instance fails, with the two numbers (or names) that clash."""
+
+    instance_id: str
+    reason: Reason
+    needs: str
+    has: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds that a request costs on one instance, term by term."""
+
+    queue_s: float  # work that is ahead of the request
+    prefill_s: float  # computing the prompt tokens that the instance does not hold
+    decode_s: float  # producing the expected output in the batch it would join
+    pressure_s: float  # expected loss to preemption as KV blocks run out
+
+    @property
+    def total_s(self) -> float:
+        """The sum that candidates are compared by."""
+        return self.queue_s + self.prefill_s + self.decode_s + self.pressure_s
+
+    @property
+    def ttft_s(self) -> float:
+        """Predicted time to the first token."""
+        return self.queue_s + self.prefill_s
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instance that can serve the request, and what that would cost."""
+
+    instance: Instance
+    cost: Cost
+    cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes. `chosen` is None when no instance can serve it; `rejected` then says why."""
+
+    chosen: Candidate | None
+    alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
+    rejected: tuple[Rejection, ...] = ()
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason that stands nearest to success when nothing could be chosen, else None."""
+        if self.chosen is not None:
+            return None
+        if not self.rejected:
+            return Reason.NO_INSTANCE
+        return max((rejection.reason for rejection in self.rejected), key=list(Reason).index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What was believed when a request was sent; rides through Envoy and comes back with the outcome."""
+
+    request_id: str
+    api: str
+    model: str
+    instance_key: str
+    profile: str  # name of the profile that predicted
+    prompt_tokens: int
+    prompt_bytes: int
+    cached_tokens: int
+    output_tokens: int
+    ttft_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one HTTP request, as Envoy's access log tells it; None where Envoy did not know."""
+
+    features: Features | None  # None: the request passed without a decision
+    address: str  # the endpoint that answered last, "" if none
+    status: int
+    flags: tuple[str, ...]  # Envoy's response flags by name, such as upstream_connection_failure
+    attempts: int
+    duration_s: float
+    ttft_s: float | None  # to the first body byte from the engine
+    routing_s: float | None  # what it took until Envoy began to send to the engine
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None

@@ -1,0 +1,1 @@
+"""The service that Envoy calls: ext_proc, access log and health on one port."""

@@ -1,0 +1,1 @@
+"""Simulated inference engines with the batch physics of real ones."""
