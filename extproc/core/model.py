@@ -60,6 +60,19 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a client's body asks for, whatever the API it came by."""
+
+    api: str  # chat, completions …
+    model: str
+    pieces: tuple[bytes, ...]  # the prompt's parts as UTF-8, in the order in which the engine sees them
+    given_tokens: int  # tokens that came as ids, beside `pieces`
+    max_output_tokens: int | None  # the client's own cap
+    stream: bool
+    choices: int = 1  # answers asked for (`n`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One client request in the terms that routing needs; token counts are estimates before the engine's own."""
 
@@ -95,8 +108,8 @@ class Rejection:
 
     instance_id: str
     reason: Reason
-    needs: str
-    has: str
+    needs: str | float
+    has: str | float | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,7 @@ class Candidate:
     instance: Instance
     cost: Cost
     cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
+    tpot_s: float  # predicted seconds for each output token
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +168,17 @@ class Features:
     api: str
     model: str
     instance_key: str
-    profile: str  # name of the profile that predicted
+    stream: bool
     prompt_tokens: int
     prompt_bytes: int
     cached_tokens: int
     output_tokens: int
+    queue_s: float
     ttft_s: float
-    decode_s: float
+    tpot_s: float
+    profile: str  # name of the profile that predicted
+    prefill_scale: float  # its learned corrections at that time
+    decode_scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,9 +34,7 @@ class Profile:
         """Seconds of one decode step (the TPOT) of a batch of `sequences` with `context_tokens` in all."""
         return 1e-3 * (self.d_ms + self.e_ms * sequences + self.f_ms * context_tokens)
 
-    def mixed_step_s(
-        self, prefills: list[tuple[int, int]], decode_sequences: int, decode_context_tokens: int
-    ) -> float:
+    def mixed_step_s(self, prefills: list[tuple[int, int]], decode_sequences: int, decode_context_tokens: int) -> float:
         """Seconds of one engine step that computes prefill chunks and a decode batch together.
 
         `prefills` lists (new tokens, tokens before them) of each chunk. The work of both is added and the fixed

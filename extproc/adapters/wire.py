@@ -1,0 +1,233 @@
+"""Envoy's protobuf messages on one side, our values on the other. The only user of the `envoy` package.
+
+Replies that never differ are serialised once; the service sends and receives raw bytes around this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from envoy.config.core.v3 import base_pb2
+from envoy.service.accesslog.v3 import als_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+
+from extproc.core.model import Features, Outcome
+from extproc.errors import ExtprocError
+from extproc.stream.messages import (
+    Continue,
+    Message,
+    PassOn,
+    Refuse,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    ResponseHeaders,
+    RouteTo,
+    Trailers,
+)
+
+EXT_PROC_METHOD = ("envoy.service.ext_proc.v3.ExternalProcessor", "Process")
+ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs")
+
+ENDPOINTS_NAMESPACE = "envoy.lb"
+ENDPOINTS_KEY = "x-gateway-destination-endpoint"
+FEATURES_NAMESPACE = "extproc"
+USAGE_NAMESPACE = "usage"
+_ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+
+class WireError(ExtprocError):
+    """Bytes that are no message of the protocol, or a message of a kind that our configuration never asks for."""
+
+
+def decode_message(data: bytes) -> Message:
+    """One ProcessingRequest. Raises WireError."""
+    try:
+        request = ext_proc.ProcessingRequest.FromString(data)
+    except Exception as error:  # protobuf's DecodeError has no common home across its backends
+        raise WireError(f"not a ProcessingRequest: {error}") from None
+    kind = request.WhichOneof("request")
+    match kind:
+        case "request_headers":
+            return _request_headers(request)
+        case "request_body":
+            return RequestBody(request.request_body.body)
+        case "response_headers":
+            return _response_headers(request)
+        case "request_trailers" | "response_trailers":
+            return Trailers(of_request=kind == "request_trailers")
+    raise WireError(f"unexpected message '{kind}': only headers, the request's body and trailers are asked for")
+
+
+def _request_headers(request: Any) -> RequestHeaders:
+    method = path = request_id = ""
+    for header in request.request_headers.headers.headers:
+        match header.key:
+            case ":method":
+                method = _value(header)
+            case ":path":
+                path = _value(header)
+            case "x-request-id":
+                request_id = _value(header)
+    return RequestHeaders(method, path, request_id, request.request_headers.end_of_stream)
+
+
+def _response_headers(request: Any) -> ResponseHeaders:
+    status = 0
+    for header in request.response_headers.headers.headers:
+        if header.key == ":status":
+            status = int(_value(header) or 0)
+            break
+    attributes = request.attributes.get(_ATTRIBUTES)
+    upstream = attributes.fields["upstream.address"].string_value if attributes else ""
+    return ResponseHeaders(status, upstream)
+
+
+def _value(header: Any) -> str:
+    raw: bytes = header.raw_value
+    return raw.decode("utf-8", "replace") if raw else str(header.value)
+
+
+def _continue_replies() -> dict[Continue, bytes]:
+    go_on = ext_proc.HeadersResponse()
+    body, trailers = ext_proc.BodyResponse(), ext_proc.TrailersResponse()
+    answers = {
+        Continue(RequestHeaders): ext_proc.ProcessingResponse(request_headers=go_on),
+        Continue(RequestBody): ext_proc.ProcessingResponse(request_body=body),
+        Continue(ResponseHeaders): ext_proc.ProcessingResponse(response_headers=go_on),
+        Continue(Trailers, True): ext_proc.ProcessingResponse(request_trailers=trailers),
+        Continue(Trailers, False): ext_proc.ProcessingResponse(response_trailers=trailers),
+    }
+    return {reply: answer.SerializeToString() for reply, answer in answers.items()}
+
+
+_CONTINUE = _continue_replies()
+
+
+def encode_reply(reply: Reply, cluster_header: str) -> bytes:
+    """One ProcessingResponse, serialised. `cluster_header` names the header that Envoy's route reads."""
+    match reply:
+        case Continue():
+            return _CONTINUE[reply]
+        case PassOn():
+            return _CONTINUE[Continue(reply.to)]
+        case RouteTo():
+            return _route_to(reply, cluster_header)
+        case Refuse():
+            return _refuse(reply)
+
+
+def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    common = answer.request_body.response
+    common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
+    _set_header(common.header_mutation, cluster_header, reply.cluster)
+    namespaces = answer.dynamic_metadata.fields
+    endpoints = namespaces[ENDPOINTS_NAMESPACE].struct_value.fields
+    endpoints[ENDPOINTS_KEY].string_value = ",".join(reply.endpoints)
+    features = namespaces[FEATURES_NAMESPACE].struct_value.fields
+    for name, value in _features_fields(reply.features):
+        field = features[name]
+        if isinstance(value, str):
+            field.string_value = value
+        elif isinstance(value, bool):
+            field.bool_value = value
+        else:
+            field.number_value = value
+    return bytes(answer.SerializeToString())
+
+
+def _features_fields(features: Features) -> Iterator[tuple[str, Any]]:
+    for name in features.__dataclass_fields__:
+        yield name, getattr(features, name)
+
+
+def _refuse(reply: Refuse) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    immediate = answer.immediate_response
+    immediate.status.code = reply.status
+    immediate.body = reply.body
+    immediate.details = f"extproc_{reply.details}"
+    _set_header(immediate.headers, "content-type", "application/json")
+    if reply.retry_after_s is not None:
+        _set_header(immediate.headers, "retry-after", str(reply.retry_after_s))
+    return bytes(answer.SerializeToString())
+
+
+def _set_header(mutation: Any, key: str, value: str) -> None:
+    # Envoy ignores `value` here and sets an empty header; `raw_value` works.
+    option = mutation.set_headers.add()
+    option.header.key = key
+    option.header.raw_value = value.encode()
+    option.append_action = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def decode_access_log(data: bytes) -> list[Outcome]:
+    """Outcomes of one StreamAccessLogsMessage, in order. Raises WireError."""
+    try:
+        message = als_pb2.StreamAccessLogsMessage.FromString(data)
+    except Exception as error:  # as above
+        raise WireError(f"not a StreamAccessLogsMessage: {error}") from None
+    return [_outcome(entry) for entry in message.http_logs.log_entry]
+
+
+def access_log_answer() -> bytes:
+    """The empty answer that ends an access-log stream."""
+    return bytes(als_pb2.StreamAccessLogsResponse().SerializeToString())
+
+
+def _outcome(entry: Any) -> Outcome:
+    common = entry.common_properties
+    metadata = common.metadata.filter_metadata
+    usage = metadata[USAGE_NAMESPACE].fields if USAGE_NAMESPACE in metadata else {}
+    return Outcome(
+        features=_features(metadata),
+        address=_address(common.upstream_remote_address),
+        status=entry.response.response_code.value,
+        flags=tuple(_flags(common.response_flags)),
+        attempts=common.upstream_request_attempt_count,
+        duration_s=_duration_s(common),
+        ttft_s=_tag_s(common.custom_tags.get("ttft_us")),
+        routing_s=_tag_s(common.custom_tags.get("dispatched_us")),
+        prompt_tokens=_usage(usage, "prompt_tokens"),
+        completion_tokens=_usage(usage, "completion_tokens"),
+        cached_tokens=_usage(usage, "cached_tokens"),
+    )
+
+
+def _features(metadata: Any) -> Features | None:
+    if FEATURES_NAMESPACE not in metadata:
+        return None
+    fields = metadata[FEATURES_NAMESPACE].fields
+    values = {name: getattr(field, field.WhichOneof("kind")) for name, field in fields.items()}
+    try:
+        return msgspec.convert(values, Features, strict=False)
+    except msgspec.ValidationError:
+        return None  # written by another version of ours
+
+
+def _address(address: Any) -> str:
+    socket = address.socket_address
+    return f"{socket.address}:{socket.port_value}" if socket.address else ""
+
+
+def _flags(flags: Any) -> Iterator[str]:
+    for field, value in flags.ListFields():
+        if value is True:
+            yield field.name
+
+
+def _duration_s(common: Any) -> float:
+    length = common.duration if common.HasField("duration") else common.time_to_last_downstream_tx_byte
+    return float(length.seconds + length.nanos * 1e-9)
+
+
+def _tag_s(tag: str | None) -> float | None:
+    """Seconds of a duration tag in microseconds; Envoy writes "-" where there was no such moment."""
+    return int(tag) * 1e-6 if tag and tag.isdigit() else None
+
+
+def _usage(fields: Any, name: str) -> int | None:
+    return int(fields[name].number_value) if name in fields else None

@@ -1,0 +1,108 @@
+"""What is learned from outcomes: bytes a token, output lengths, and how fast each profile really is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from extproc.core.model import Features, Instance, Outcome
+from extproc.core.profile import Profile, profile_for
+
+PRIOR_BYTES_PER_TOKEN = 4.0  # English text in current BPE vocabularies
+PRIOR_OUTPUT_TOKENS = 256.0
+_MEMORY = 30  # an average forgets what is older than about this many outcomes
+_SCALE_LIMIT = 20.0  # a profile is never believed to be off by more than this factor
+
+
+@dataclass(slots=True)
+class Average:
+    """Mean that starts at a prior, follows the first samples fast and forgets by count."""
+
+    value: float
+    samples: int = 0
+
+    def add(self, sample: float) -> None:
+        """Move towards a sample."""
+        self.samples += 1
+        self.value += (sample - self.value) / min(self.samples + 1, _MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A prior profile and how much slower (above 1) or faster the instances of this kind have proven to be."""
+
+    prior: Profile
+    prefill_scale: float = 1.0
+    decode_scale: float = 1.0
+
+    def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
+        """Seconds to compute `new_tokens` of a prompt after `cached_tokens`, alone on the instance."""
+        return self.prefill_scale * self.prior.prefill_s(new_tokens, cached_tokens)
+
+    def decode_step_s(self, sequences: float, context_tokens: float) -> float:
+        """Seconds of one decode step of a batch (the TPOT of each of its sequences)."""
+        return self.decode_scale * self.prior.decode_step_s(sequences, context_tokens)
+
+
+class Beliefs:
+    """Learned quantities with their priors. Reads never fail: what is unknown is answered by the prior."""
+
+    def __init__(self) -> None:
+        self._bytes_per_token: dict[str, Average] = {}
+        self._output_tokens: dict[tuple[str, str], Average] = {}
+        self._log_scales: dict[str, tuple[Average, Average]] = {}  # profile name -> prefill, decode
+        self._speeds: dict[tuple[str, str, int], Speed] = {}
+
+    def bytes_per_token(self, model: str) -> float:
+        """Prompt bytes that one token of this model stands for."""
+        known = self._bytes_per_token.get(model)
+        return known.value if known else PRIOR_BYTES_PER_TOKEN
+
+    def output_tokens(self, model: str, api: str) -> float:
+        """Tokens that an answer is expected to have before any cap."""
+        known = self._output_tokens.get((model, api))
+        return known.value if known else PRIOR_OUTPUT_TOKENS
+
+    def speed(self, model: str, instance: Instance) -> Speed:
+        """How fast a model is on an instance's hardware, as far as is known."""
+        kind = (model, instance.hardware, instance.tensor_parallel)
+        speed = self._speeds.get(kind)
+        if speed is None:
+            prior = profile_for(*kind)
+            scales = self._log_scales.get(prior.name)
+            speed = Speed(prior, *(math.exp(scale.value) for scale in scales)) if scales else Speed(prior)
+            self._speeds[kind] = speed
+        return speed
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take in one finished request. Failed and unmeasured ones teach nothing."""
+        features = outcome.features
+        if features is None or not 200 <= outcome.status < 300:
+            return
+        if outcome.prompt_tokens and features.prompt_bytes:
+            average = self._bytes_per_token.setdefault(features.model, Average(PRIOR_BYTES_PER_TOKEN))
+            average.add(features.prompt_bytes / outcome.prompt_tokens)
+        if outcome.completion_tokens:
+            kind = (features.model, features.api)
+            self._output_tokens.setdefault(kind, Average(PRIOR_OUTPUT_TOKENS)).add(outcome.completion_tokens)
+        self._learn_speed(features, outcome)
+
+    def _learn_speed(self, features: Features, outcome: Outcome) -> None:
+        """Compare predicted with actual times where streaming shows both, and the engine reports its tokens."""
+        output_tokens = outcome.completion_tokens or 0
+        if not features.stream or outcome.ttft_s is None or output_tokens < 2:
+            return
+        prefill, decode = self._log_scales.setdefault(features.profile, (Average(0.0), Average(0.0)))
+        ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)
+        if features.queue_s < 0.2 * features.ttft_s:  # else it is the queue's error as much as the profile's
+            _follow(prefill, ttft_s, features.ttft_s / features.prefill_scale)
+        tpot_s = (outcome.duration_s - outcome.ttft_s) / (output_tokens - 1)
+        _follow(decode, tpot_s, features.tpot_s / features.decode_scale)
+        self._speeds.clear()  # rebuilt on the next read
+
+
+def _follow(log_scale: Average, actual_s: float, prior_s: float) -> None:
+    """Move a learned scale towards what the prior would have needed to be right."""
+    if actual_s > 0 and prior_s > 0:
+        limit = math.log(_SCALE_LIMIT)
+        log_scale.add(max(-limit, min(limit, math.log(actual_s / prior_s))))

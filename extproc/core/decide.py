@@ -1,0 +1,50 @@
+"""The decision: drop the instances that cannot serve a request, price the rest, take the cheapest."""
+
+from __future__ import annotations
+
+from extproc.core.constraints import check
+from extproc.core.cost import price
+from extproc.core.model import Candidate, Decision, Rejection, Request
+from extproc.core.snapshot import Policy, Snapshot
+
+
+def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Decision:
+    """Choose the instance that completes `request` at the least cost.
+
+    `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties. Nothing is changed: the
+    caller books the choice. No fitting instance is a Decision without `chosen`, never an error.
+    """
+    rejected: list[Rejection] = []
+    candidates: list[Candidate] = []
+    hits = snapshot.prefixes.matches(request.prefix)
+    for member in snapshot.members:
+        rejection = check(request, member, snapshot, now)
+        if rejection is not None:
+            rejected.append(rejection)
+            continue
+        instance = member.instance
+        key = instance.key
+        cached_tokens = _cached_tokens(request, hits.get(key, 0))
+        speed = snapshot.beliefs.speed(request.model, instance)
+        candidates.append(price(request, instance, snapshot.ledger.work(key), speed, cached_tokens, now))
+    if not candidates:
+        return Decision(None, (), tuple(rejected))
+    candidates.sort(key=lambda candidate: candidate.cost.total_s)
+    chosen = _draw_near_tie(candidates, snapshot.policy, draw)
+    others = [candidate for candidate in candidates if candidate is not chosen]
+    return Decision(chosen, tuple(others[: snapshot.policy.alternatives]), tuple(rejected))
+
+
+def _cached_tokens(request: Request, blocks: int) -> int:
+    """Prompt tokens that a hit of so many blocks spares; the last token is always computed."""
+    return min(int(blocks * request.tokens_per_block), max(0, request.prompt_tokens - 1))
+
+
+def _draw_near_tie(ranked: list[Candidate], policy: Policy, draw: float) -> Candidate:
+    """One of the candidates whose cost does not differ from the best by more than the prediction can tell."""
+    best_s = ranked[0].cost.total_s
+    limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
+    ties = 1
+    while ties < len(ranked) and ranked[ties].cost.total_s <= limit_s:
+        ties += 1
+    return ranked[min(ties - 1, int(draw * ties))]

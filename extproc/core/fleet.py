@@ -1,0 +1,212 @@
+"""A router's own copy of the registry: applies its events, knows their ages, and notices when one was missed.
+
+Ages are measured on the router's clock against `Fleet.heard_at_s`, not against now: a dead registry makes all
+ages stand still, so that the last state goes on serving, whereas one frozen publisher grows old alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from extproc.core.events import DEFAULT_TTL_S, Event, Ordered, Published, Record, Removed, State, Unusable
+from extproc.core.model import Instance, Lifecycle
+
+__all__ = [
+    "DEFAULT_TTL_S",
+    "Change",
+    "Event",
+    "Fleet",
+    "Member",
+    "Ordered",
+    "Published",
+    "Record",
+    "Removed",
+    "State",
+    "Unusable",
+]
+
+RECOVERY_S = 5.0  # after an outage of the registry, agents get this long to publish again
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance as decisions see it: lifecycle under orders, and when its load was read on our clock."""
+
+    instance: Instance
+    observed_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an event did to the fleet."""
+
+    reported: tuple[Member, ...] = ()  # have a new load report
+    forgotten: tuple[str, ...] = ()  # `Instance.key` of incarnations that ended, with their work and prefixes
+    gap: bool = False  # an event was missed: the whole state must be read again
+
+
+@dataclass(slots=True)
+class _Entry:
+    published: Instance
+    member: Member
+    expires_at_s: float
+
+
+@dataclass(slots=True)
+class _Effect:
+    """A `Change` while it is collected."""
+
+    reported: list[Member] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def change(self, gap: bool = False) -> Change:
+        return Change(tuple(self.reported), tuple(self.forgotten), gap)
+
+
+class Fleet:
+    """All instances of one fleet. Every `now` is the caller's monotonic clock in seconds."""
+
+    def __init__(self, recovery_s: float = RECOVERY_S) -> None:
+        self.heard_at_s = float("-inf")
+        """Up to when the registry's word is complete: the moment that ages are measured against. Stands still
+        while the registry is silent, and until agents had the time to publish again after an outage."""
+        self.contact_at_s = float("-inf")
+        """When anything last came from the registry; its distance from now tells an outage."""
+        self._recovery_s = recovery_s
+        self._recovered_at_s: float | None = float("-inf")  # None: the registry is lost
+        self._entries: dict[str, _Entry] = {}
+        self._orders: dict[str, Lifecycle] = {}
+        self._seq: int | None = None
+        self._in_step = False  # an event beyond the last full read was seen
+        self._next_expiry_s = float("inf")  # no entry expires before
+        self._members: tuple[Member, ...] | None = ()
+        self._by_address: dict[str, Member] = {}
+
+    def members(self) -> tuple[Member, ...]:
+        """Return all instances, whatever their lifecycle; the same tuple until something changes."""
+        if self._members is None:
+            self._members = tuple(entry.member for entry in self._entries.values())
+            self._by_address = {member.instance.address: member for member in self._members}
+        return self._members
+
+    def by_address(self, address: str) -> Member | None:
+        """Return the instance behind an `ip:port`, or None."""
+        self.members()
+        return self._by_address.get(address)
+
+    def get(self, instance_id: str) -> Member | None:
+        """Return the instance of that id, or None."""
+        entry = self._entries.get(instance_id)
+        return entry.member if entry else None
+
+    def age_s(self, member: Member) -> float:
+        """Tell how old an instance's report is, as far as the registry could have told us a newer one."""
+        return max(0.0, self.heard_at_s - member.observed_at_s)
+
+    def heard(self, now: float) -> Change:
+        """Note a sign of life from the registry, and drop the instances whose record has run out."""
+        effect = _Effect()
+        self._hear(now, effect)
+        return effect.change()
+
+    def lost(self) -> None:
+        """Note that the connection ended: ages stand still from here until the registry has recovered."""
+        self._recovered_at_s = None
+        self._seq = None
+
+    def apply(self, event: Event, now: float) -> Change:
+        """Take one event. With `Change.gap` set, read the whole state and `resync`."""
+        effect = _Effect()
+        gap = False
+        if event.seq is not None:
+            if self._seq is not None and event.seq <= self._seq and not self._in_step:
+                return self.heard(now)  # sent before the state was read, so it is in there already
+            gap = self._seq is None or event.seq != self._seq + 1
+            self._seq = event.seq
+            self._in_step = True
+        match event:
+            case Published(instance=instance, ttl_ms=ttl_ms):
+                self._put(Record(instance, 0.0, ttl_ms / 1000), now, effect)
+            case Ordered(id=instance_id, lifecycle=lifecycle):
+                self._order(instance_id, lifecycle)
+            case Removed(id=instance_id):
+                self._drop(instance_id, effect)
+                self._orders.pop(instance_id, None)
+            case Unusable():
+                pass
+        self._hear(now, effect)
+        return effect.change(gap)
+
+    def resync(self, state: State, now: float) -> Change:
+        """Take the whole state, read at `now`; after a loss this begins the recovery.
+
+        What the registry does not hold is dropped, except after a loss: then records may have run out, or
+        vanished with a restarted server, while their agents could not publish. Those stay until the recovery
+        is over.
+        """
+        effect = _Effect()
+        if self._recovered_at_s is None:
+            self._recovered_at_s = now + self._recovery_s if self._entries else now
+        self._seq, self._in_step = state.seq, False
+        for instance_id in set(self._orders) | set(state.orders):
+            self._order(instance_id, state.orders.get(instance_id))
+        for record in state.records:
+            self._put(record, now, effect)
+        if now >= self._recovered_at_s:
+            for instance_id in self._entries.keys() - {record.instance.id for record in state.records}:
+                self._drop(instance_id, effect)
+        self._hear(now, effect)
+        return effect.change()
+
+    def _hear(self, now: float, effect: _Effect) -> None:
+        self.contact_at_s = now
+        if self._recovered_at_s is None or now < self._recovered_at_s:
+            return
+        self.heard_at_s = now
+        if now < self._next_expiry_s:
+            return
+        for instance_id in [key for key, entry in self._entries.items() if entry.expires_at_s <= now]:
+            self._drop(instance_id, effect)
+        expiries_s = (entry.expires_at_s for entry in self._entries.values())
+        self._next_expiry_s = min(expiries_s, default=float("inf"))
+
+    def _put(self, record: Record, now: float, effect: _Effect) -> None:
+        instance = record.instance
+        observed_at_s = now - record.age_s - instance.age_s
+        known = self._entries.get(instance.id)
+        if known is not None:
+            if known.published.incarnation != instance.incarnation:
+                effect.forgotten.append(known.published.key)
+            else:  # reading the same record again must not make it look older or newer than it was
+                observed_at_s = max(observed_at_s, known.member.observed_at_s)
+        member = Member(_effective(instance, self._orders.get(instance.id)), observed_at_s)
+        expires_at_s = now + record.ttl_s
+        self._entries[instance.id] = _Entry(instance, member, expires_at_s)
+        self._next_expiry_s = min(self._next_expiry_s, expires_at_s)
+        self._members = None
+        effect.reported.append(member)
+
+    def _order(self, instance_id: str, lifecycle: Lifecycle | None) -> None:
+        if lifecycle is None:
+            self._orders.pop(instance_id, None)
+        else:
+            self._orders[instance_id] = lifecycle
+        entry = self._entries.get(instance_id)
+        if entry is not None:
+            entry.member = Member(_effective(entry.published, lifecycle), entry.member.observed_at_s)
+            self._members = None
+
+    def _drop(self, instance_id: str, effect: _Effect) -> None:
+        entry = self._entries.pop(instance_id, None)
+        if entry is not None:
+            effect.forgotten.append(entry.published.key)
+            self._members = None
+
+
+def _effective(instance: Instance, order: Lifecycle | None) -> Instance:
+    """Put an instance under an order; that holds back a ready instance and never makes one ready."""
+    if order is None or instance.lifecycle is not Lifecycle.READY:
+        return instance
+    return msgspec.structs.replace(instance, lifecycle=order, lifecycle_reason="ordered by the operator")

@@ -1,0 +1,123 @@
+"""The router's whole state and its few transitions, shared by the server, the simulator and the tests.
+
+Each method takes `now`; none does I/O. `choose` is `decide` followed by the booking of its choice.
+"""
+
+from __future__ import annotations
+
+from extproc.core.beliefs import Beliefs
+from extproc.core.cooldown import Cooldowns, blames_instance
+from extproc.core.decide import decide
+from extproc.core.fleet import Change, Fleet
+from extproc.core.ledger import Ledger, Reservation, block_size_tokens
+from extproc.core.model import Candidate, Decision, Features, Instance, Outcome, Request
+from extproc.core.prefix import PrefixIndex
+from extproc.core.snapshot import Policy, Snapshot
+
+# KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
+_DEFAULT_KV_TOKENS = 400_000
+
+
+class Router:
+    """Fleet, ledger, prefixes, beliefs and cool-downs of one router process."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.fleet = Fleet()
+        self.ledger = Ledger()
+        self.prefixes = PrefixIndex()
+        self.beliefs = Beliefs()
+        self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
+
+    def snapshot(self) -> Snapshot:
+        """What a decision made now looks at."""
+        return Snapshot(
+            self.fleet.members(),
+            self.fleet.heard_at_s,
+            self.ledger,
+            self.prefixes,
+            self.beliefs,
+            self.cooldowns,
+            self.policy,
+        )
+
+    def take(self, change: Change) -> None:
+        """The fleet has changed: new load reports, incarnations that ended."""
+        for key in change.forgotten:
+            self.ledger.forget(key)
+            self.prefixes.forget(key)
+            self.cooldowns.forget(key)
+        for member in change.reported:
+            self.ledger.report(member.instance, member.observed_at_s)
+
+    def choose(self, request: Request, now: float, draw: float) -> Decision:
+        """Decide where a request goes and book it there, so that the very next decision counts it."""
+        decision = decide(request, self.snapshot(), now, draw)
+        if decision.chosen is not None:
+            self._book(request, decision.chosen, now)
+        return decision
+
+    def served_by(self, request_id: str, address: str) -> None:
+        """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
+        member = self.fleet.by_address(address)
+        if member is not None:
+            self.ledger.move(request_id, member.instance.key)
+
+    def release(self, request_id: str, now: float) -> None:
+        """The request has ended, however; it is no longer in flight."""
+        self.ledger.release(request_id, now)
+
+    def learn(self, outcome: Outcome, now: float) -> None:
+        """Take in what became of a request: beliefs, and rest for instances that failed."""
+        self.beliefs.learn(outcome)
+        served = self.fleet.by_address(outcome.address)
+        served_key = served.instance.key if served else None
+        if outcome.features is not None and outcome.attempts > 1 and served_key != outcome.features.instance_key:
+            self.cooldowns.fail(outcome.features.instance_key, now)  # Envoy had to go on to an alternative
+        if served_key is None:
+            return
+        if blames_instance(outcome):
+            self.cooldowns.fail(served_key, now)
+        elif 200 <= outcome.status < 300:
+            self.cooldowns.succeed(served_key)
+
+    def features(self, request: Request, chosen: Candidate) -> Features:
+        """What is believed of a choice, to be held against its outcome."""
+        speed = self.beliefs.speed(request.model, chosen.instance)
+        return Features(
+            request_id=request.id,
+            api=request.api,
+            model=request.model,
+            instance_key=chosen.instance.key,
+            stream=request.stream,
+            prompt_tokens=request.prompt_tokens,
+            prompt_bytes=request.prompt_bytes,
+            cached_tokens=chosen.cached_tokens,
+            output_tokens=request.expected_output_tokens,
+            queue_s=chosen.cost.queue_s,
+            ttft_s=chosen.cost.ttft_s,
+            tpot_s=chosen.tpot_s,
+            profile=speed.prior.name,
+            prefill_scale=speed.prefill_scale,
+            decode_scale=speed.decode_scale,
+        )
+
+    def _book(self, request: Request, chosen: Candidate, now: float) -> None:
+        key = chosen.instance.key
+        reservation = Reservation(
+            request_id=request.id,
+            taken_s=now,
+            prefill_s=chosen.cost.prefill_s,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.expected_output_tokens,
+        )
+        self.ledger.reserve(key, reservation)
+        if request.prefix:
+            capacity_blocks = int(_kv_tokens(chosen.instance) / request.tokens_per_block)
+            self.prefixes.insert(key, request.prefix, capacity_blocks)
+
+
+def _kv_tokens(instance: Instance) -> int:
+    if instance.kv_blocks is None:
+        return _DEFAULT_KV_TOKENS
+    return instance.kv_blocks * block_size_tokens(instance)

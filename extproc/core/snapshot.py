@@ -1,0 +1,38 @@
+"""What a decision looks at: the fleet, the work in flight, the prefixes, the beliefs, the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core.beliefs import Beliefs
+from extproc.core.cooldown import Cooldowns
+from extproc.core.fleet import Member
+from extproc.core.ledger import Ledger
+from extproc.core.prefix import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The operator's rules. None switches a limit off."""
+
+    stale_after_s: float = 5.0  # an instance not heard of for longer takes nothing new
+    max_in_flight: int | None = None  # requests on one instance, running or waiting
+    max_queued: int | None = None  # requests on one instance beyond its max_num_seqs
+    near_tie_share: float = 0.02  # candidates within this share of the best cost …
+    near_tie_s: float = 0.002  # … and these seconds are drawn from at random, so that routers do not herd
+    alternatives: int = 2  # next best instances named for Envoy's retries
+    cooldown_base_s: float = 1.0
+    cooldown_limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State at the moment of a decision. `decide` reads it and changes nothing."""
+
+    members: tuple[Member, ...]
+    heard_at_s: float  # when the registry was last heard; ages are measured against it
+    ledger: Ledger
+    prefixes: PrefixIndex
+    beliefs: Beliefs
+    cooldowns: Cooldowns
+    policy: Policy

@@ -1,0 +1,107 @@
+"""Prometheus metrics of the service. Labels are bounded: models, APIs, reasons and instances, never requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from extproc.core.model import Features, Outcome
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
+_TOKENS = ("prompt", "completion", "cached")
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is read at the moment of a scrape."""
+
+    in_flight: Mapping[str, int]  # by instance id
+    ages_s: Mapping[str, float]  # by instance id
+    registry_silence_s: float
+
+
+class Metrics:
+    """All metrics of one process, in a registry of their own."""
+
+    def __init__(self, read_gauges: Callable[[], Gauges]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_LiveGauges(read_gauges))
+        self._requests = self._counter("requests", "Requests by what was done with them.", "action", "reason")
+        self._routed = self._counter("routed_requests", "Requests routed to each instance.", "instance", "model")
+        self._outcomes = self._counter("outcomes", "Finished requests by HTTP status.", "status", "routed")
+        self._retries = self._counter("retries", "Further attempts that Envoy made.")
+        self._tokens = self._counter("tokens", "Tokens that engines reported.", "kind", "model")
+        self._believed = self._counter("believed_cached_tokens", "Prompt tokens believed to be cached.", "model")
+        self._decide = self._histogram("reply_seconds", "Time to answer the request's body.", _DECIDE_SECONDS)
+        self._ttft = self._histogram("ttft_seconds", "Time to the first body byte.", _SECONDS, "model")
+        self._predicted = self._histogram("predicted_ttft_seconds", "TTFT as predicted.", _SECONDS, "model")
+        self._duration = self._histogram("request_seconds", "Duration of requests.", _SECONDS, "model")
+
+    def routed(self, features: Features, took_s: float) -> None:
+        """A request was sent to an instance; answering took `took_s`."""
+        self._requests.labels("routed", "").inc()
+        self._routed.labels(features.instance_key.partition("@")[0], features.model).inc()
+        self._believed.labels(features.model).inc(features.cached_tokens)
+        self._predicted.labels(features.model).observe(features.ttft_s)
+        self._decide.observe(took_s)
+
+    def refused(self, reason: str) -> None:
+        """A request was answered in the engine's place."""
+        self._requests.labels("refused", reason).inc()
+
+    def passed_on(self) -> None:
+        """A request was left to Envoy's own balancing."""
+        self._requests.labels("passed_on", "").inc()
+
+    def finished(self, outcome: Outcome) -> None:
+        """A request has ended."""
+        features = outcome.features
+        self._outcomes.labels(str(outcome.status), "true" if features else "false").inc()
+        if outcome.attempts > 1:
+            self._retries.inc(outcome.attempts - 1)
+        if features is None:
+            return
+        counts = (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens)
+        for kind, count in zip(_TOKENS, counts, strict=True):
+            if count is not None:
+                self._tokens.labels(kind, features.model).inc(count)
+        if outcome.ttft_s is not None:
+            self._ttft.labels(features.model).observe(outcome.ttft_s)
+        self._duration.labels(features.model).observe(outcome.duration_s)
+
+    def page(self) -> bytes:
+        """The page that Prometheus scrapes, in its text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"extproc_{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(f"extproc_{name}", text, labels, buckets=tuple(buckets), registry=self._registry)
+
+
+class _LiveGauges(Collector):
+    """Gauges that are read from the state when asked, so that the request path never sets them."""
+
+    def __init__(self, read: Callable[[], Gauges]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = self._read()
+        in_flight = GaugeMetricFamily("extproc_in_flight", "Our open requests.", labels=["instance"])
+        for instance_id, count in gauges.in_flight.items():
+            in_flight.add_metric([instance_id], count)
+        yield in_flight
+        ages = GaugeMetricFamily("extproc_instance_age_seconds", "Age of the last report.", labels=["instance"])
+        for instance_id, age_s in gauges.ages_s.items():
+            ages.add_metric([instance_id], age_s)
+        yield ages
+        silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
+        silence.add_metric([], gauges.registry_silence_s)
+        yield silence

@@ -1,0 +1,51 @@
+"""The service's own HTTP pages: metrics for Prometheus, fleet and latest decisions for people and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from extproc.errors import ConfigError
+
+
+class Admin:
+    """GET /metrics, /fleet, /decisions. Nothing here can change anything."""
+
+    def __init__(
+        self,
+        metrics_page: Callable[[], bytes],
+        fleet: Callable[[], Any],
+        decisions: Callable[[], Any],
+    ) -> None:
+        async def metrics(_request: web.Request) -> web.Response:
+            return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        app.router.add_get("/fleet", _json_page(fleet))
+        app.router.add_get("/decisions", _json_page(decisions))
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; port 0 takes a free one. Returns the port. Raises ConfigError if it is taken."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close the listener and all connections."""
+        await self._runner.cleanup()
+
+
+def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(body=orjson.dumps(read()), content_type="application/json")
+
+    return page

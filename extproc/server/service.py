@@ -1,0 +1,119 @@
+"""The gRPC service that Envoy calls: ext_proc, access log and health on one port."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from extproc.adapters import wire
+from extproc.core.router import Router
+from extproc.errors import ConfigError
+from extproc.observe.observer import Observer
+from extproc.stream.exchange import Exchange
+
+# gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
+MAX_MESSAGE_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What the service needs from outside: the state, who watches, the clock and chance."""
+
+    router: Router
+    observer: Observer
+    clock: Callable[[], float]
+    draw: Callable[[], float]
+    cluster_header: str
+
+
+class ExtProc:
+    """One call is one HTTP request; its end, however it comes, gives the reservation back."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._numbers = itertools.count(1)
+
+    async def process(self, stream: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+        """Answer the messages of one stream in turn."""
+        shell = self._shell
+        exchange = Exchange(shell.router, str(next(self._numbers)))
+        try:
+            async for data in stream:
+                began_s = shell.clock()
+                reply = exchange.receive(wire.decode_message(data), began_s, shell.draw())
+                answer = wire.encode_reply(reply, shell.cluster_header)
+                shell.observer.replied(exchange, reply, shell.clock() - began_s)
+                yield answer
+        finally:
+            exchange.close(shell.clock())
+
+
+class AccessLog:
+    """Envoy's access log: outcomes, off the request path."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    async def stream_access_logs(self, stream: AsyncIterator[bytes], _context: Any) -> bytes:
+        """Take in entries until Envoy ends the stream."""
+        shell = self._shell
+        async for data in stream:
+            for outcome in wire.decode_access_log(data):
+                shell.router.learn(outcome, shell.clock())
+                shell.observer.finished(outcome)
+        return wire.access_log_answer()
+
+
+class Service:
+    """The gRPC server around both, with a health service that says when to stop sending."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                (
+                    "grpc.so_reuseport",
+                    0,
+                ),  # a port in use is an error, not a second server behind the same door
+            ]
+        )
+        service, method = wire.EXT_PROC_METHOD
+        handler = grpc.stream_stream_rpc_method_handler(ExtProc(shell).process)
+        self._add(service, method, handler)
+        service, method = wire.ACCESS_LOG_METHOD
+        self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell).stream_access_logs))
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def _add(self, service: str, method: str, handler: Any) -> None:
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+
+    async def start(self, address: str) -> int:
+        """Listen on `host:port` (port 0 takes a free one) and report healthy; returns the port.
+
+        Raises ConfigError if the address cannot be listened on.
+        """
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise ConfigError(f"cannot listen on {address}: is another process using it?")
+        await self._server.start()
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        return int(port)
+
+    async def drain(self) -> None:
+        """Report not serving, so that Envoy sends new requests elsewhere; running ones go on."""
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new streams and give running ones `grace_s` to end."""
+        await self._server.stop(grace_s)

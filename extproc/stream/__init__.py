@@ -1,0 +1,1 @@
+"""The ext_proc conversation without I/O: one HTTP request, message by message."""

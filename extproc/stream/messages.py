@@ -1,0 +1,79 @@
+"""The ext_proc conversation in our own values: what Envoy tells us and what we answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core.model import Features
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """Start of an HTTP request. `last`: it has no body."""
+
+    method: str
+    path: str
+    request_id: str  # Envoy's, "" if it gave none
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """The request's whole body (BUFFERED mode)."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    """Start of the answer, from an engine or from Envoy itself. `upstream` is the address that serves, "" if none."""
+
+    status: int
+    upstream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trailers:
+    """Trailers of the request or of the answer."""
+
+    of_request: bool
+
+
+Message = RequestHeaders | RequestBody | ResponseHeaders | Trailers
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on unchanged. One reply for each kind of message."""
+
+    to: type[Message]
+    of_request: bool = True  # which trailers, where `to` is Trailers
+
+
+@dataclass(frozen=True, slots=True)
+class PassOn:
+    """Go on unchanged, and without a decision: Envoy's own balancing chooses."""
+
+    to: type[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTo:
+    """Send the request to a cluster, and within it to the first of `endpoints` that answers."""
+
+    cluster: str
+    endpoints: tuple[str, ...]
+    features: Features
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer the client in the engine's place."""
+
+    status: int
+    body: bytes
+    details: str  # for Envoy's logs; no spaces
+    retry_after_s: int | None
+
+
+Reply = Continue | PassOn | RouteTo | Refuse

@@ -1,0 +1,64 @@
+"""Short ways to say an instance, a request and a snapshot in tests."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from extproc.core.fleet import Published
+from extproc.core.model import Instance, Lifecycle, Load, Request
+from extproc.core.router import Router
+from extproc.core.snapshot import Policy
+
+MODEL = "llama-3.1-8b"
+_ports = itertools.count(9000)
+
+
+def instance(name: str = "a", **changes: Any) -> Instance:
+    values: dict[str, Any] = {
+        "id": name,
+        "incarnation": "1",
+        "address": f"127.0.0.1:{next(_ports)}",
+        "cluster": "pool",
+        "models": (MODEL,),
+        "lifecycle": Lifecycle.READY,
+        "hardware": "h100_sxm",
+        "max_model_len_tokens": 32_768,
+        "block_size_tokens": 16,
+        "kv_blocks": 25_000,
+        "max_num_seqs": 256,
+        "load": Load(running=0, waiting=0, kv_usage=0.0),
+    }
+    return Instance(**(values | changes))
+
+
+def request(request_id: str = "r", **changes: Any) -> Request:
+    values: dict[str, Any] = {
+        "id": request_id,
+        "api": "chat",
+        "model": MODEL,
+        "prompt_tokens": 1000,
+        "prompt_bytes": 4000,
+        "prefix": (),
+        "tokens_per_block": 64.0,
+        "max_output_tokens": None,
+        "expected_output_tokens": 100,
+        "stream": True,
+    }
+    return Request(**(values | changes))
+
+
+def router(*instances: Instance, policy: Policy | None = None, now: float = 0.0) -> Router:
+    made = Router(policy)
+    for each in instances:
+        publish(made, each, now)
+    return made
+
+
+def publish(made: Router, each: Instance, now: float) -> None:
+    made.take(made.fleet.apply(Published(instance=each), now))
+
+
+def blocks(start: int, count: int) -> tuple[int, ...]:
+    """A prefix of `count` blocks; two with the same start share what both have."""
+    return tuple(start * 1_000_000 + number for number in range(count))

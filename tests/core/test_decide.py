@@ -1,0 +1,161 @@
+"""The decision: who may serve, at what cost, and how near-ties are settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from extproc.core.decide import decide
+from extproc.core.model import Lifecycle, Load, Reason
+from extproc.core.snapshot import Policy
+from tests.core.builders import MODEL, blocks, instance, publish, request, router
+
+
+@pytest.mark.parametrize(
+    ("changes", "ask", "reason"),
+    [
+        ({"models": ("other",)}, {}, Reason.MODEL_NOT_SERVED),
+        ({"lifecycle": Lifecycle.STARTING, "models": ()}, {}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.LOADING, "models": ()}, {}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.DRAINING}, {}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.UNHEALTHY}, {}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.STOPPED}, {}, Reason.NOT_READY),
+        ({"max_model_len_tokens": 4096}, {"prompt_tokens": 6000}, Reason.CONTEXT_TOO_LONG),
+        ({"kv_blocks": 100}, {"prompt_tokens": 3000}, Reason.KV_TOO_SMALL),
+    ],
+)
+def test_an_instance_that_cannot_serve_is_rejected_with_its_reason(
+    changes: dict[str, Any], ask: dict[str, Any], reason: Reason
+) -> None:
+    made = router(instance(**changes))
+    decision = decide(request(**ask), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is None
+    assert [r.reason for r in decision.rejected] == [reason]
+    assert decision.reason is reason
+
+
+def test_without_any_instance_the_decision_says_so() -> None:
+    assert decide(request(), router().snapshot(), 0.0, 0.0).reason is Reason.NO_INSTANCE
+
+
+def test_a_prompt_that_only_might_be_too_long_is_left_to_the_engine() -> None:
+    made = router(instance(max_model_len_tokens=4096))
+    assert decide(request(prompt_tokens=5000), made.snapshot(), 0.0, 0.0).chosen is not None
+
+
+def test_a_publisher_that_froze_makes_its_instance_alone_stale() -> None:
+    made = router(instance("frozen"), instance("alive"), policy=Policy(stale_after_s=5.0))
+    publish(made, instance("alive"), 6.0)
+    decision = decide(request(), made.snapshot(), 6.0, 0.0)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "alive"
+    assert [(r.instance_id, r.reason) for r in decision.rejected] == [("frozen", Reason.STALE)]
+
+
+def test_a_silent_registry_makes_nobody_stale() -> None:
+    made = router(instance("a"), policy=Policy(stale_after_s=5.0))
+    made.fleet.lost()
+    assert decide(request(), made.snapshot(), 1000.0, 0.0).chosen is not None
+
+
+def test_limits_of_concurrency_and_queue_reject() -> None:
+    made = router(instance("a", max_num_seqs=2), policy=Policy(max_in_flight=4))
+    for number in range(4):
+        assert made.choose(request(str(number)), 0.0, 0.0).chosen is not None
+    assert made.choose(request("more"), 0.0, 0.0).reason is Reason.AT_CONCURRENCY_LIMIT
+    queue = router(instance("a", max_num_seqs=2), policy=Policy(max_queued=1))
+    for number in range(3):
+        assert queue.choose(request(str(number)), 0.0, 0.0).chosen is not None
+    assert queue.choose(request("more"), 0.0, 0.0).reason is Reason.QUEUE_TOO_LONG
+
+
+def test_the_faster_hardware_is_cheaper() -> None:
+    made = router(instance("slow", hardware="l40s"), instance("fast", hardware="h200_sxm"))
+    decision = decide(request(), made.snapshot(), 0.0, 0.99)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "fast"
+    assert [other.instance.id for other in decision.alternatives] == ["slow"]
+
+
+def test_a_session_returns_to_its_prefix_until_the_queue_there_costs_more() -> None:
+    made = router(instance("a"), instance("b"))
+    turn = {"prefix": blocks(1, 60), "prompt_tokens": 4000}
+    first = made.choose(request("first", **turn), 0.0, 0.0).chosen
+    assert first is not None
+    made.release("first", 1.0)
+    again = made.choose(request("again", **turn), 2.0, 0.0).chosen
+    assert again is not None
+    assert again.instance.id == first.instance.id
+    assert again.cached_tokens == 60 * 64
+    made.release("again", 3.0)
+    for number in range(40):  # others, sent to the holder by its queue alone
+        made.ledger.move(str(number), first.instance.key)
+        made._book(request(str(number), prompt_tokens=8000), first, 3.0)
+    elsewhere = made.choose(request("later", **turn), 3.0, 0.0).chosen
+    assert elsewhere is not None
+    assert elsewhere.instance.id != first.instance.id
+
+
+def test_two_hundred_equal_requests_at_once_spread_over_four_idle_instances() -> None:
+    made = router(*(instance(name) for name in "abcd"))
+    chosen = Counter(
+        decision.chosen.instance.id
+        for number in range(200)
+        if (decision := made.choose(request(str(number)), 0.0, (number * 0.37) % 1.0)).chosen
+    )
+    assert sum(chosen.values()) == 200
+    assert max(chosen.values()) < 0.35 * 200
+
+
+def test_work_is_shared_in_proportion_to_what_instances_can_do() -> None:
+    made = router(instance("h100", hardware="h100_sxm"), instance("l40s", hardware="l40s"))
+    chosen = Counter(
+        decision.chosen.instance.id
+        for number in range(300)
+        if (decision := made.choose(request(str(number)), 0.0, 0.5)).chosen
+    )
+    assert chosen["h100"] > 2 * chosen["l40s"] > 0
+
+
+def test_near_ties_are_drawn_and_clear_winners_are_not() -> None:
+    made = router(instance("a"), instance("b"))
+    drawn = {decide(request(), made.snapshot(), 0.0, draw).chosen for draw in (0.0, 0.9)}
+    assert len(drawn) == 2
+    made.choose(request("busy", prompt_tokens=20_000), 0.0, 0.0)
+    assert len({decide(request(), made.snapshot(), 0.0, draw).chosen for draw in (0.0, 0.9)}) == 1
+
+
+def test_kv_occupancy_beyond_its_blocks_costs_more_and_more() -> None:
+    made = router(instance("a", kv_blocks=2000))  # 32,000 tokens
+    costs = []
+    for number in range(4):
+        decision = made.choose(request(str(number), prompt_tokens=12_000), 0.0, 0.0)
+        assert decision.chosen is not None
+        costs.append(decision.chosen.cost.pressure_s)
+    assert costs[0] == 0.0
+    assert costs[3] - costs[2] > costs[2] - costs[1] > 0.0
+
+
+def test_engine_reported_load_of_others_counts() -> None:
+    busy = Load(running=200, waiting=30, kv_usage=0.9)
+    made = router(instance("busy", load=busy), instance("idle"))
+    decision = decide(request(), made.snapshot(), 0.0, 0.5)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "idle"
+
+
+def test_a_decision_changes_nothing() -> None:
+    made = router(instance("a"), instance("b"))
+    decide(request(prefix=blocks(1, 5)), made.snapshot(), 0.0, 0.0)
+    assert made.ledger.in_flight() == {}
+    assert made.prefixes.matches(blocks(1, 5)) == {}
+
+
+def test_model_names_select_among_pools() -> None:
+    made = router(instance("a", models=("other", MODEL)), instance("b", models=("third",)))
+    decision = decide(request(), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "a"
+    assert decide(request(model="nowhere"), made.snapshot(), 0.0, 0.0).reason is Reason.MODEL_NOT_SERVED

@@ -1,0 +1,117 @@
+"""What outcomes teach: token ratios, output lengths, speeds, and which instance to leave alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extproc.core.model import Features, Outcome, Reason
+from extproc.core.router import Router
+from tests.core.builders import MODEL, instance, request, router
+
+
+def finish(made: Router, features: Features | None, address: str, now: float = 1.0, **changes: Any) -> None:
+    values: dict[str, Any] = {
+        "features": features,
+        "address": address,
+        "status": 200,
+        "flags": (),
+        "attempts": 1,
+        "duration_s": 2.0,
+        "ttft_s": 0.5,
+        "routing_s": 0.0,
+        "prompt_tokens": None,
+        "completion_tokens": None,
+        "cached_tokens": None,
+    }
+    made.learn(Outcome(**(values | changes)), now)
+
+
+def choose(made: Router, name: str = "r", now: float = 0.0) -> tuple[Features, str]:
+    asked = request(name)
+    chosen = made.choose(asked, now, 0.0).chosen
+    assert chosen is not None
+    made.release(name, now)
+    return made.features(asked, chosen), chosen.instance.address
+
+
+def test_reported_tokens_correct_the_estimates() -> None:
+    made = router(instance())
+    for number in range(50):
+        features, address = choose(made, str(number))
+        finish(made, features, address, prompt_tokens=2000, completion_tokens=40)
+    assert made.beliefs.bytes_per_token(MODEL) == pytest.approx(2.0, rel=0.05)
+    assert made.beliefs.output_tokens(MODEL, "chat") == pytest.approx(40, rel=0.1)
+
+
+def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> None:
+    made = router(instance())
+    for number in range(40):
+        features, address = choose(made, str(number))
+        prior_ttft_s = features.ttft_s / features.prefill_scale
+        prior_tpot_s = features.tpot_s / features.decode_scale
+        ttft_s = 3 * prior_ttft_s
+        finish(
+            made,
+            features,
+            address,
+            ttft_s=ttft_s,
+            duration_s=ttft_s + 99 * 3 * prior_tpot_s,
+            completion_tokens=100,
+        )
+    speed = made.beliefs.speed(MODEL, instance())
+    assert speed.prefill_scale == pytest.approx(3.0, rel=0.1)
+    assert speed.decode_scale == pytest.approx(3.0, rel=0.1)
+
+
+def test_failed_requests_teach_nothing_about_tokens() -> None:
+    made = router(instance())
+    features, address = choose(made)
+    finish(made, features, address, status=400, prompt_tokens=1)
+    assert made.beliefs.bytes_per_token(MODEL) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "rests"),
+    [
+        ({"status": 503, "flags": ("upstream_connection_failure",)}, True),
+        ({"status": 502}, True),
+        ({"status": 500}, True),
+        ({"status": 200, "flags": ("upstream_connection_termination",)}, True),
+        ({"status": 503}, False),  # backpressure
+        ({"status": 429}, False),
+        ({"status": 400}, False),
+        ({"status": 0, "flags": ("downstream_connection_termination",)}, False),
+    ],
+)
+def test_only_failures_of_the_instance_make_it_rest(changes: dict[str, Any], rests: bool) -> None:
+    made = router(instance())
+    features, address = choose(made)
+    finish(made, features, address, **changes)
+    decision = made.choose(request("next"), 1.0, 0.0)
+    assert decision.reason == (Reason.COOLING_DOWN if rests else None)
+
+
+def test_rests_grow_with_each_failure_and_end_with_a_success() -> None:
+    made = router(instance())
+    features, address = choose(made)
+    finish(made, features, address, now=0.0, status=502)
+    assert made.choose(request("early"), 0.9, 0.0).chosen is None
+    assert made.choose(request("tried"), 1.1, 0.0).chosen is not None
+    finish(made, features, address, now=1.2, status=502)
+    assert made.choose(request("early"), 2.9, 0.0).chosen is None
+    finish(made, features, address, now=3.3)
+    finish(made, features, address, now=3.4, status=502)
+    assert made.choose(request("soon"), 4.5, 0.0).chosen is not None
+
+
+def test_a_first_choice_that_envoy_had_to_leave_rests() -> None:
+    made = router(instance("a"), instance("b"))
+    features, address = choose(made)
+    others = [m for m in made.fleet.members() if m.instance.address != address]
+    finish(made, features, others[0].instance.address, attempts=2)
+    decision = made.choose(request("next"), 1.0, 0.0)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == others[0].instance.id
+    assert [r.reason for r in decision.rejected] == [Reason.COOLING_DOWN]

@@ -1,0 +1,114 @@
+"""The ledger: nothing is counted twice, nothing is forgotten, everything ends at zero."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.ledger import Ledger, Reservation
+from extproc.core.model import Load
+from tests.core.builders import instance
+
+
+def reservation(request_id: str, taken_s: float, prefill_s: float = 1.0) -> Reservation:
+    return Reservation(request_id, taken_s, prefill_s, prompt_tokens=100, output_tokens=50)
+
+
+def test_a_gauge_that_shows_our_own_requests_is_not_counted_on_top() -> None:
+    ledger, at = Ledger(), instance()
+    for number in range(3):
+        ledger.reserve(at.key, reservation(str(number), 1.0))
+    ledger.report(instance(load=Load(running=3, waiting=0)), 2.0)
+    assert ledger.work(at.key).requests == 3
+
+
+def test_what_the_gauge_shows_beyond_ours_is_foreign_and_stays() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("ours", 1.0))
+    ledger.report(instance(load=Load(running=4, waiting=2)), 2.0)
+    assert ledger.work(at.key).requests == 6
+    assert ledger.work(at.key).foreign_waiting == 2
+    ledger.release("ours", 3.0)
+    assert ledger.work(at.key).requests == 5
+
+
+def test_a_request_sent_after_the_report_adds_to_it() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.report(instance(load=Load(running=2, waiting=0)), 2.0)
+    ledger.reserve(at.key, reservation("later", 2.5))
+    assert ledger.work(at.key).requests == 3
+
+
+def test_a_late_report_that_still_shows_an_ended_request_does_not_make_it_foreign() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("ours", 1.0))
+    ledger.release("ours", 3.0)
+    ledger.report(instance(load=Load(running=1, waiting=0)), 2.0)
+    assert ledger.work(at.key).requests == 0
+
+
+def test_a_gauge_that_reads_zero_does_not_hide_what_we_sent() -> None:
+    ledger, at = Ledger(), instance()
+    for number in range(5):
+        ledger.reserve(at.key, reservation(str(number), 1.0))
+    ledger.report(instance(load=Load(running=0, waiting=0)), 2.0)
+    assert ledger.work(at.key).requests == 5
+
+
+def test_an_older_report_is_ignored() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.report(instance(load=Load(running=1, waiting=0)), 5.0)
+    ledger.report(instance(load=Load(running=9, waiting=0)), 4.0)
+    assert ledger.work(at.key).requests == 1
+
+
+def test_prefill_work_ages_and_an_abort_lets_those_behind_move_up() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("first", 0.0, prefill_s=2.0))
+    ledger.reserve(at.key, reservation("second", 0.0, prefill_s=3.0))
+    assert ledger.work(at.key).prefill_backlog_s(1.0) == pytest.approx(4.0)
+    ledger.release("first", 1.0)
+    assert ledger.work(at.key).prefill_backlog_s(1.0) == pytest.approx(3.0)
+    assert ledger.work(at.key).prefill_backlog_s(9.0) == 0.0
+
+
+def test_a_retried_request_is_booked_where_it_really_went() -> None:
+    ledger = Ledger()
+    ledger.reserve("a@1", reservation("r", 0.0))
+    ledger.move("r", "b@1")
+    assert ledger.in_flight() == {"b@1": 1}
+    ledger.release("r", 1.0)
+    ledger.move("r", "a@1")
+    assert ledger.in_flight() == {}
+
+
+def test_an_ended_incarnation_takes_its_work_with_it() -> None:
+    ledger = Ledger()
+    ledger.reserve("a@1", reservation("r", 0.0))
+    ledger.forget("a@1")
+    ledger.release("r", 1.0)
+    assert ledger.work("a@1").requests == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("rxm"), st.integers(0, 9), st.sampled_from("ab"))))
+def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, int, str]]) -> None:
+    ledger, now, taken = Ledger(), 0.0, set()
+    for action, number, key in steps:
+        now += 0.25
+        name = str(number)
+        if action == "r" and name not in taken:
+            ledger.reserve(key, reservation(name, now))
+            taken.add(name)
+        elif action == "x":
+            ledger.release(name, now)
+            taken.discard(name)
+        elif action == "m":
+            ledger.move(name, key)
+    for name in taken:
+        ledger.release(name, now)
+    assert ledger.in_flight() == {}
+    for key in "ab":
+        work = ledger.work(key)
+        assert (work.requests, work.own_tokens, work.own_prompt_tokens) == (0, 0, 0)
+        assert work.prefill_backlog_s(now) == pytest.approx(0.0, abs=1e-9)

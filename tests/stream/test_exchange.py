@@ -1,0 +1,152 @@
+"""One HTTP request through the ext_proc conversation, message by message, without a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from extproc.core.model import Lifecycle
+from extproc.core.router import Router
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import (
+    Continue,
+    PassOn,
+    Refuse,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    ResponseHeaders,
+    RouteTo,
+    Trailers,
+)
+from tests.core.builders import MODEL, instance, router
+
+CHAT = "/v1/chat/completions"
+
+
+def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
+    exchange = Exchange(made, "1")
+    assert exchange.receive(RequestHeaders("POST", path, "", last=False), 0.0, 0.0) == Continue(RequestHeaders)
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    return exchange, exchange.receive(RequestBody(data), 0.0, 0.0)
+
+
+def chat(**changes: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]} | changes
+
+
+def test_a_chat_request_is_routed_and_released_when_its_stream_ends() -> None:
+    made = router(instance("a", address="10.0.0.1:80", cluster="gpu"))
+    exchange, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    assert (reply.cluster, reply.endpoints) == ("gpu", ("10.0.0.1:80",))
+    assert made.ledger.in_flight() == {"a@1": 1}
+    assert exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0) == Continue(ResponseHeaders)
+    assert exchange.receive(Trailers(of_request=False), 2.0, 0.0) == Continue(Trailers, False)
+    assert made.ledger.in_flight() == {"a@1": 1}
+    exchange.close(3.0)
+    assert made.ledger.in_flight() == {}
+
+
+@pytest.mark.parametrize("messages", [0, 1, 2, 3])
+def test_a_stream_that_ends_after_any_message_leaves_nothing_in_flight(messages: int) -> None:
+    made = router(instance())
+    exchange = Exchange(made, "1")
+    script = [
+        RequestHeaders("POST", CHAT, "", last=False),
+        RequestBody(orjson.dumps(chat())),
+        ResponseHeaders(200, ""),
+    ]
+    for message in script[:messages]:
+        exchange.receive(message, 0.0, 0.0)
+    exchange.close(1.0)
+    assert made.ledger.in_flight() == {}
+
+
+def test_after_a_retry_the_request_counts_where_it_is_served() -> None:
+    made = router(instance("a", address="10.0.0.1:80"), instance("b", address="10.0.0.2:80"))
+    exchange, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    exchange.receive(ResponseHeaders(200, reply.endpoints[1]), 1.0, 0.0)
+    served = made.fleet.by_address(reply.endpoints[1])
+    assert served is not None
+    assert made.ledger.in_flight() == {served.instance.key: 1}
+
+
+def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
+    made = router(
+        instance("a", cluster="one", hardware="h200_sxm", address="10.0.0.1:80"),
+        instance("b", cluster="two", address="10.0.0.2:80"),
+        instance("c", cluster="one", hardware="l40s", address="10.0.0.3:80"),
+    )
+    _, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    assert reply.endpoints == ("10.0.0.1:80", "10.0.0.3:80")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/models"), ("POST", "/v1/unknown"), ("GET", CHAT), ("POST", "/"), ("DELETE", "/v1/files/x")],
+)
+def test_what_is_not_ours_is_passed_on_whatever_its_body(method: str, path: str) -> None:
+    exchange = Exchange(router(instance()), "1")
+    assert exchange.receive(RequestHeaders(method, path, "", last=False), 0.0, 0.0) == PassOn(RequestHeaders)
+    assert exchange.receive(RequestBody(b"\xff"), 0.0, 0.0) == Continue(RequestBody)
+    assert exchange.receive(ResponseHeaders(200, ""), 0.0, 0.0) == Continue(ResponseHeaders)
+
+
+def test_without_any_known_instance_envoys_own_balancing_decides() -> None:
+    _, reply = ask(router(), chat())
+    assert reply == PassOn(RequestBody)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (b"", 400, "invalid_request_body", None),
+        (b"null", 400, "invalid_request_body", None),
+        (b"[]", 400, "invalid_request_body", None),
+        (b'"x"', 400, "invalid_request_body", None),
+        (b'{"model": "m"', 400, "invalid_request_body", None),
+        (b"\xef\xbb\xbf{}", 400, "invalid_request_body", None),
+        (b'{"model": "\xff"}', 400, "invalid_request_body", None),
+        (b'{"model": "\\ud800"}', 400, "invalid_request_body", None),
+        (b"[" * 10_000 + b"]" * 10_000, 400, "invalid_request_body", None),
+        (chat(model=""), 400, "invalid_request_body", "model"),
+        (chat(model=7), 400, "invalid_request_body", "model"),
+        (chat(model=None), 400, "invalid_request_body", "model"),
+        (chat(messages=[]), 400, "invalid_request_body", "messages"),
+        (chat(messages="x"), 400, "invalid_request_body", "messages"),
+        (chat(messages=[1]), 400, "invalid_request_body", "messages[0]"),
+        (chat(max_tokens="x"), 400, "invalid_request_body", "max_tokens"),
+        (chat(max_tokens=-1), 400, "invalid_request_body", "max_tokens"),
+        (chat(n=1e400), 400, "invalid_request_body", None),
+        (chat(model="nobody-has-it"), 404, "model_not_found", "model"),
+        (chat(messages=[{"role": "user", "content": "x" * 400_000}]), 400, "context_length_exceeded", "messages"),
+    ],
+)
+def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
+    body: Any, status: int, code: str, param: str | None
+) -> None:
+    data = orjson.dumps(body).replace(b'"n":null', b'"n":1e400') if isinstance(body, dict) else body
+    made = router(instance())
+    _, reply = ask(made, data)
+    assert isinstance(reply, Refuse)
+    error = orjson.loads(reply.body)["error"]
+    assert (reply.status, error["code"], error["param"]) == (status, code, param)
+    assert error["message"]
+    assert made.ledger.in_flight() == {}
+
+
+def test_a_request_without_a_body_is_refused_at_once() -> None:
+    reply = Exchange(router(instance()), "1").receive(RequestHeaders("POST", CHAT, "", last=True), 0.0, 0.0)
+    assert isinstance(reply, Refuse)
+    assert reply.status == 400
+
+
+def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
+    _, reply = ask(router(instance(lifecycle=Lifecycle.LOADING, models=())), chat())
+    assert isinstance(reply, Refuse)
+    assert (reply.status, reply.details, reply.retry_after_s) == (503, "not_ready", 1)
