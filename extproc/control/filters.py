@@ -1,0 +1,137 @@
+"""The HTTP filters: ext_proc, token usage of the answers, router."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from betterproto2 import Message
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutationRules
+from envoy_data_plane.envoy.config.core.v3 import (
+    BackoffStrategy,
+    GrpcService,
+    GrpcServiceEnvoyGrpc,
+    RetryPolicy,
+    TypedExtensionConfig,
+)
+from envoy_data_plane.envoy.extensions.content_parsers.json.v3 import JsonContentParser, JsonContentParserRuleConfig
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ExternalProcessor,
+    MetadataOptions,
+    MetadataOptionsMetadataNamespaces,
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
+from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
+    JsonToMetadata,
+    JsonToMetadataKeyValuePair,
+    JsonToMetadataMatchRules,
+    JsonToMetadataRule,
+    JsonToMetadataSelector,
+    JsonToMetadataValueType,
+)
+from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import (
+    SseToMetadata,
+    SseToMetadataProcessingRules,
+)
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
+from envoy_data_plane.google.protobuf import Any as AnyMessage
+
+from extproc.control.clusters import EXTPROC_CLUSTER
+from extproc.control.settings import EnvoySettings
+
+EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
+_MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
+
+# Where engines put their counts: OpenAI's `usage`.
+_USAGE = {
+    "prompt_tokens": ("usage", "prompt_tokens"),
+    "completion_tokens": ("usage", "completion_tokens"),
+    "cached_tokens": ("usage", "prompt_tokens_details", "cached_tokens"),
+}
+
+
+def filters(settings: EnvoySettings) -> list[HttpFilter]:
+    """The chain, in order."""
+    chain = [
+        _filter(EXT_PROC_FILTER, ext_proc(settings)),
+        _filter("envoy.filters.http.json_to_metadata", _json_usage()),
+    ]
+    if settings.sse_usage:
+        chain.append(_filter("envoy.filters.http.sse_to_metadata", _sse_usage()))
+    return [*chain, _filter("envoy.filters.http.router", Router())]
+
+
+def ext_proc(settings: EnvoySettings) -> ExternalProcessor:
+    """Headers and the whole body of the request, headers and trailers of the answer, never its body.
+
+    The header phase is needed: without it Envoy has chosen the route before the body arrives. The answer's trailers
+    keep the gRPC stream open to the very end, and its end releases the reservation. A failing service lets requests
+    go on; the routes decide what becomes of those (`routes`).
+    """
+    send = ProcessingModeHeaderSendMode.SEND
+    return ExternalProcessor(
+        grpc_service=grpc_service(retry=True),
+        failure_mode_allow=True,
+        message_timeout=timedelta(seconds=settings.message_timeout_s),
+        max_message_timeout=timedelta(seconds=_MAX_MESSAGE_TIMEOUT_S),
+        processing_mode=ProcessingMode(
+            request_header_mode=send,
+            request_body_mode=ProcessingModeBodySendMode.BUFFERED,
+            response_header_mode=send,
+            response_trailer_mode=send,
+        ),
+        metadata_options=MetadataOptions(
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=["envoy.lb", "extproc"])
+        ),
+        request_attributes=["request.id", "source.address"],
+        response_attributes=["upstream.address", "upstream.request_attempt_count", "response.code"],
+        mutation_rules=HeaderMutationRules(
+            disallow_all=True,
+            allow_expression=RegexMatcher(
+                regex=f"{re.escape(settings.cluster_header)}|x-extproc-.*|content-type|content-length|"
+                "retry-after|x-ratelimit-.*"
+            ),
+        ),
+    )
+
+
+def grpc_service(*, retry: bool = False) -> GrpcService:
+    """How Envoy reaches the service. A stream that could not begin is tried on another worker."""
+    policy = RetryPolicy(
+        retry_on="connect-failure,refused-stream,reset,unavailable,cancelled",
+        num_retries=2,
+        retry_back_off=BackoffStrategy(base_interval=timedelta(milliseconds=5)),
+    )
+    return GrpcService(
+        envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=EXTPROC_CLUSTER), retry_policy=policy if retry else None
+    )
+
+
+def _json_usage() -> JsonToMetadata:
+    return JsonToMetadata(response_rules=JsonToMetadataMatchRules(rules=_usage_rules()))
+
+
+def _sse_usage() -> SseToMetadata:
+    parser = JsonContentParser(rules=[JsonContentParserRuleConfig(rule=rule) for rule in _usage_rules()])
+    extension = TypedExtensionConfig(name="envoy.content_parsers.json", typed_config=AnyMessage.pack(parser))
+    return SseToMetadata(response_rules=SseToMetadataProcessingRules(content_parser=extension))
+
+
+def _usage_rules() -> list[JsonToMetadataRule]:
+    return [
+        JsonToMetadataRule(
+            selectors=[JsonToMetadataSelector(key=key) for key in path],
+            on_present=JsonToMetadataKeyValuePair(
+                metadata_namespace="usage", key=name, type=JsonToMetadataValueType.NUMBER
+            ),
+        )
+        for name, path in _USAGE.items()
+    ]
+
+
+def _filter(name: str, message: Message) -> HttpFilter:
+    return HttpFilter(name=name, typed_config=AnyMessage.pack(message))

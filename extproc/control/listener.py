@@ -1,0 +1,96 @@
+"""The listener: HTTP connections, header stripping, access log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from betterproto2 import Message
+from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as OneMutation
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutationRemoveOnMatch
+from envoy_data_plane.envoy.config.core.v3 import ApiVersion, TypedExtensionConfig
+from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
+from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManager,
+    HttpConnectionManagerUpgradeConfig,
+)
+from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import HeaderMutation
+from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.tracing.v3 import CustomTag
+from envoy_data_plane.google.protobuf import Any as AnyMessage
+
+from extproc.control.clusters import socket_address
+from extproc.control.filters import filters, grpc_service
+from extproc.control.routes import route_configuration
+from extproc.control.settings import EnvoySettings
+
+# Points in time that Envoy can tell apart: request received, sent upstream, answer's first byte, its body's first byte.
+_DURATIONS = {
+    "ttft_us": "DS_RX_BEG:US_RX_BODY_BEG",  # engines send headers before the first token, so the body counts
+    "headers_us": "DS_RX_BEG:US_RX_BEG",
+    "dispatched_us": "DS_RX_BEG:US_TX_BEG",  # what routing cost
+}
+_REQUEST_TIMEOUT_S = 60.0  # for a client to send its whole request
+_BUFFER_BYTES = 1024 * 1024  # of one connection; bodies have their own limit
+
+
+def listener(settings: EnvoySettings) -> Listener:
+    """The listener that clients connect to."""
+    chain = FilterChain(
+        filters=[
+            Filter(
+                name="envoy.filters.network.http_connection_manager",
+                typed_config=AnyMessage.pack(connection_manager(settings)),
+            )
+        ]
+    )
+    return Listener(
+        name="llm",
+        address=socket_address(settings.listen),
+        filter_chains=[chain],
+        per_connection_buffer_limit_bytes=_BUFFER_BYTES,
+    )
+
+
+def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
+    """Everything that happens to a request between the client's socket and the instance's."""
+    return HttpConnectionManager(
+        stat_prefix="llm",
+        stream_idle_timeout=timedelta(seconds=settings.stream_idle_timeout_s),
+        request_timeout=timedelta(seconds=_REQUEST_TIMEOUT_S),
+        upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
+        early_header_mutation_extensions=[_strip(settings.cluster_header)],
+        access_log=[AccessLog(name="envoy.access_loggers.http_grpc", typed_config=AnyMessage.pack(_access_log()))],
+        route_config=route_configuration(settings),
+        http_filters=filters(settings),
+    )
+
+
+def _strip(cluster_header: str) -> TypedExtensionConfig:
+    """Take away the headers that only we may set, before the route is chosen; in a filter it would be too late."""
+    ours = HeaderMutationRemoveOnMatch(key_matcher=StringMatcher(prefix="x-extproc-", ignore_case=True))
+    mutations = [
+        OneMutation(remove=cluster_header),
+        OneMutation(remove="x-gateway-destination-endpoint"),
+        OneMutation(remove_on_match=ours),
+    ]
+    return _extension("envoy.http.early_header_mutation.header_mutation", HeaderMutation(mutations=mutations))
+
+
+def _access_log() -> HttpGrpcAccessLogConfig:
+    """One entry a request to the service, sent off the request path."""
+    tags = [CustomTag(tag=tag, value=f"%COMMON_DURATION({span}:us)%") for tag, span in _DURATIONS.items()]
+    return HttpGrpcAccessLogConfig(
+        common_config=CommonGrpcAccessLogConfig(
+            log_name="extproc",
+            transport_api_version=ApiVersion.V3,
+            buffer_flush_interval=timedelta(milliseconds=50),
+            grpc_service=grpc_service(),
+            custom_tags=tags,
+        )
+    )
+
+
+def _extension(name: str, message: Message) -> TypedExtensionConfig:
+    return TypedExtensionConfig(name=name, typed_config=AnyMessage.pack(message))

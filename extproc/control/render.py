@@ -1,0 +1,17 @@
+"""Typed messages as plain values, with the field names that Envoy's documentation uses."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from betterproto2 import Casing, Message
+
+
+def render(message: Message) -> dict[str, Any]:
+    """A message as plain values: snake_case names, "@type" in packed messages, unset fields left out."""
+    # The library's own casings break names with digits (consecutive_5xx), and it calls whatever it is given.
+    return message.to_dict(casing=cast("Casing", _field_name))
+
+
+def _field_name(attribute: str) -> str:
+    return attribute.rstrip("_")  # attributes that would be Python keywords end in "_"

@@ -1,0 +1,107 @@
+"""The routes: by decision, and what becomes of a request that has none."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from envoy_data_plane.envoy.config.core.v3 import DataSource, HeaderValue, HeaderValueOption
+from envoy_data_plane.envoy.config.route.v3 import (
+    DirectResponseAction,
+    HeaderMatcher,
+    RetryPolicy,
+    RetryPolicyRetryBackOff,
+    RetryPolicyRetryHostPredicate,
+    Route,
+    RouteAction,
+    RouteConfiguration,
+    RouteMatch,
+    VirtualHost,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ExtProcPerRoute
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.google.protobuf import Any as AnyMessage
+
+from extproc.control.filters import EXT_PROC_FILTER
+from extproc.control.settings import EnvoySettings
+
+# Paths that the service routes by (`extproc.api.paths`), behind any prefix.
+_ROUTED_PATHS = ".*/completions/*"
+_NO_DECISION = {
+    "error": {
+        "message": "The inference router is not available.",
+        "type": "server_error",
+        "param": None,
+        "code": "router_unavailable",
+    }
+}
+
+
+def route_configuration(settings: EnvoySettings) -> RouteConfiguration:
+    """One virtual host for all domains. Its clusters may come and go, so they are not checked beforehand."""
+    host = VirtualHost(
+        name="all",
+        domains=["*"],
+        request_body_buffer_limit=settings.body_limit_bytes,
+        routes=routes(settings),
+    )
+    return RouteConfiguration(name="llm", validate_clusters=False, virtual_hosts=[host])
+
+
+def routes(settings: EnvoySettings) -> list[Route]:
+    """In the order in which Envoy tries them.
+
+    The header cannot come from a client: it is stripped before the first of them is looked at.
+    """
+    decided = HeaderMatcher(name=settings.cluster_header, present_match=True)
+    idle_timeout = timedelta(seconds=settings.stream_idle_timeout_s)
+    result = [_upgrade(settings)]
+    by_decision = RouteAction(
+        cluster_header=settings.cluster_header,
+        timeout=timedelta(0),  # Envoy's default of 15 s would cut answers
+        idle_timeout=idle_timeout,
+        retry_policy=_retries(),
+    )
+    result.append(Route(match=RouteMatch(prefix="/", headers=[decided]), route=by_decision))
+    if settings.fail_closed:
+        result.append(_refusal())
+    balanced = RouteAction(
+        cluster=settings.default_pool, timeout=timedelta(0), idle_timeout=idle_timeout, retry_policy=_retries()
+    )
+    result.append(Route(match=RouteMatch(prefix="/"), route=balanced))
+    return result
+
+
+def _upgrade(settings: EnvoySettings) -> Route:
+    """WebSocket upgrades bypass ext_proc: they would wait for a body that never ends."""
+    websocket = HeaderMatcher(name="upgrade", string_match=StringMatcher(exact="websocket", ignore_case=True))
+    action = RouteAction(cluster=settings.default_pool, timeout=timedelta(0))
+    off = {EXT_PROC_FILTER: AnyMessage.pack(ExtProcPerRoute(disabled=True))}
+    return Route(match=RouteMatch(prefix="/", headers=[websocket]), route=action, typed_per_filter_config=off)
+
+
+def _refusal() -> Route:
+    """503 for what needs a decision and got none."""
+    post = HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))
+    json_type = HeaderValueOption(header=HeaderValue(key="content-type", value="application/json"))
+    return Route(
+        match=RouteMatch(safe_regex=RegexMatcher(regex=_ROUTED_PATHS), headers=[post]),
+        direct_response=DirectResponseAction(status=503, body=DataSource(inline_string=json.dumps(_NO_DECISION))),
+        response_headers_to_add=[json_type],
+    )
+
+
+def _retries() -> RetryPolicy:
+    """Only what cannot have reached the client, and never twice on the same instance."""
+    previous_hosts = RetryPolicyRetryHostPredicate(
+        name="envoy.retry_host_predicates.previous_hosts", typed_config=AnyMessage.pack(PreviousHostsPredicate())
+    )
+    return RetryPolicy(
+        retry_on="connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+        retriable_status_codes=[503],
+        num_retries=2,
+        retry_host_predicate=[previous_hosts],
+        host_selection_retry_max_attempts=5,
+        retry_back_off=RetryPolicyRetryBackOff(base_interval=timedelta(milliseconds=10)),
+    )
