@@ -52,7 +52,7 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
     pools = settings.pools
     result = [_pool(name, [backend.address for backend in members]) for name, members in pools.items()]
     if settings.shape is Shape.INSTANCE:
-        result += [_instance(backend.id, backend.address) for backend in settings.backends]
+        result += [_instance(backend.id, backend.address) for backend in settings.upstreams]
     return [*result, extproc_cluster(settings.workers)]
 
 

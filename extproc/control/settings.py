@@ -19,7 +19,7 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class Upstream:
     """An instance that Envoy may send to. `cluster` is the pool it belongs to."""
 
     id: str
@@ -31,7 +31,7 @@ class Backend:
 class EnvoySettings:
     """Everything the generated configuration depends on."""
 
-    backends: tuple[Backend, ...]
+    upstreams: tuple[Upstream, ...]
     workers: tuple[HostPort, ...] = (("127.0.0.1", 9002),)  # one `extproc serve` process each
     listen: HostPort = ("0.0.0.0", 8080)
     admin: HostPort | None = ("127.0.0.1", 9901)
@@ -45,29 +45,29 @@ class EnvoySettings:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what Envoy would refuse or, worse, accept."""
-        if not self.backends:
+        if not self.upstreams:
             raise ConfigError("no backend: name at least one, such as --backend gpu-0=10.0.0.1:8000")
         if not self.workers:
             raise ConfigError("no ext_proc worker: name at least one, such as --extproc 127.0.0.1:9002")
-        ids = [backend.id for backend in self.backends]
+        ids = [backend.id for backend in self.upstreams]
         if len(set(ids)) < len(ids):
             raise ConfigError("two backends have the same id")
-        if self.shape is Shape.POOL and not all(is_ip(backend.address[0]) for backend in self.backends):
+        if self.shape is Shape.POOL and not all(is_ip(backend.address[0]) for backend in self.upstreams):
             raise ConfigError(
                 "a backend is given by host name, but Envoy's override_host policy takes ip:port alone; "
                 "give its IP address, or choose --shape instance"
             )
 
     @property
-    def pools(self) -> dict[str, tuple[Backend, ...]]:
+    def pools(self) -> dict[str, tuple[Upstream, ...]]:
         """Backends by their pool, in the order given."""
-        names = dict.fromkeys(backend.cluster for backend in self.backends)
-        return {name: tuple(b for b in self.backends if b.cluster == name) for name in names}
+        names = dict.fromkeys(backend.cluster for backend in self.upstreams)
+        return {name: tuple(b for b in self.upstreams if b.cluster == name) for name in names}
 
     @property
     def default_pool(self) -> str:
         """The pool that takes what comes without a decision: the first one."""
-        return self.backends[0].cluster
+        return self.upstreams[0].cluster
 
 
 def is_ip(host: str) -> bool:

@@ -154,9 +154,12 @@ class Fleet:
             self._order(instance_id, state.orders.get(instance_id))
         for record in state.records:
             self._put(record, now, effect)
-        if now >= self._recovered_at_s:
-            for instance_id in self._entries.keys() - {record.instance.id for record in state.records}:
+        for instance_id in self._entries.keys() - {record.instance.id for record in state.records}:
+            if now >= self._recovered_at_s:
                 self._drop(instance_id, effect)
+            else:
+                self._entries[instance_id].expires_at_s = self._recovered_at_s
+                self._next_expiry_s = min(self._next_expiry_s, self._recovered_at_s)
         self._hear(now, effect)
         return effect.change()
 

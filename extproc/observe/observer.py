@@ -39,6 +39,10 @@ class Observer:
         """One request has ended."""
         self._metrics.finished(outcome)
 
+    def page(self) -> bytes:
+        """The page that Prometheus scrapes."""
+        return self._metrics.page()
+
     def recent(self) -> list[dict[str, Any]]:
         """Latest decisions, oldest first: where to, at what cost, what else was possible, what was not and why."""
         return [describe(request, decision) for request, decision in self._recent]

@@ -95,20 +95,25 @@ class Service:
     def _add(self, service: str, method: str, handler: Any) -> None:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
 
-    async def start(self, address: str) -> int:
-        """Listen on `host:port` (port 0 takes a free one) and report healthy; returns the port.
+    def bind(self, listen: tuple[str, int]) -> int:
+        """Take host and port (0 takes a free one) without answering yet; returns the port.
 
         Raises ConfigError if the address cannot be listened on.
         """
+        host, wanted_port = listen
+        address = f"[{host}]:{wanted_port}" if ":" in host else f"{host}:{wanted_port}"
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if not port:
             raise ConfigError(f"cannot listen on {address}: is another process using it?")
+        return int(port)
+
+    async def start(self) -> None:
+        """Answer on the bound address, and report healthy."""
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
-        return int(port)
 
     async def drain(self) -> None:
         """Report not serving, so that Envoy sends new requests elsewhere; running ones go on."""

@@ -1,0 +1,104 @@
+"""Reads the pages of llama.cpp's server: load, slots, context and models.
+
+Its KV cache is counted in single tokens (cells), so a KV block here is one token. `/metrics` needs `--metrics`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from extproc.adapters.engines.reading import (
+    Engine,
+    MetricsReader,
+    Reading,
+    from_json,
+    mean,
+    share,
+    total,
+    whole,
+)
+from extproc.core.model import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATHS = {
+    "health": "/health",
+    "models": "/v1/models",
+    "metrics": "/metrics",
+    "props": "/props",
+    "slots": "/slots",
+}
+
+_RUNNING = "llamacpp:requests_processing"
+_WAITING = "llamacpp:requests_deferred"
+_KV_USAGE = "llamacpp:kv_cache_usage_ratio"  # servers of 2024 and before; newer ones tell by slots
+_WORK_DONE = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:n_decode_total")
+
+_METRICS = MetricsReader((_RUNNING, _WAITING, _KV_USAGE, *_WORK_DONE))
+
+
+class _Model(msgspec.Struct):
+    id: str
+    aliases: list[str] = []
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Settings(msgspec.Struct):
+    n_ctx: int | None = None
+
+
+class _Props(msgspec.Struct):
+    default_generation_settings: _Settings = msgspec.field(default_factory=_Settings)
+    total_slots: int | None = None
+    build_info: str = ""
+    media_marker: str = ""
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int = 0
+    is_processing: bool = False
+    n_prompt_tokens: int = 0  # grows with the output: all tokens the slot holds
+
+
+def read(pages: Mapping[str, bytes]) -> Reading:
+    """Read what the server answered with status 200, by the names of `PATHS`.
+
+    The start of the process is told by the media marker, a word that the server draws at random when it starts.
+    Raises MalformedPageError.
+    """
+    metrics = _METRICS.read(pages.get("metrics", b""))
+    models = from_json(pages.get("models"), _Models, "models")
+    props = from_json(pages.get("props"), _Props, "props") or _Props()
+    slots = from_json(pages.get("slots"), list[_Slot], "slots") or []
+    names = [name for model in models.data for name in (model.id, *model.aliases)] if models else []
+    context_tokens = props.default_generation_settings.n_ctx
+    return Reading(
+        models=tuple(dict.fromkeys(names)),
+        version=props.build_info,
+        started=props.media_marker.strip("<>_").removeprefix("media_"),
+        work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
+        max_model_len_tokens=context_tokens,
+        block_size_tokens=1,
+        kv_blocks=context_tokens * props.total_slots if context_tokens and props.total_slots else None,
+        max_num_seqs=props.total_slots,
+        load=Load(
+            running=whole(total(metrics.get(_RUNNING))),
+            waiting=whole(total(metrics.get(_WAITING))),
+            kv_usage=_kv_usage(slots) if slots else share(mean(metrics.get(_KV_USAGE))),
+        ),
+    )
+
+
+def _kv_usage(slots: list[_Slot]) -> float | None:
+    room_tokens = sum(slot.n_ctx for slot in slots)
+    held_tokens = sum(slot.n_prompt_tokens for slot in slots if slot.is_processing)
+    return share(held_tokens / room_tokens) if room_tokens else None
+
+
+LLAMACPP = Engine("llamacpp", PATHS, read)

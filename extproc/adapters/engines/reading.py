@@ -1,0 +1,110 @@
+"""What an engine's own pages tell about it, and the parsing that all engines share."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from extproc.core.model import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_T = TypeVar("_T")
+
+
+class MalformedPageError(ValueError):
+    """A page that is not what the engine should serve, told in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The facts found on an engine's pages. None, or no models, means that a page did not tell."""
+
+    models: tuple[str, ...] = ()  # names it answers to, LoRA adapters included
+    version: str = ""
+    started: str = ""  # differs for every start of the engine's process; "" if it does not tell
+    work_done: float | None = None  # a count that only grows while the engine lives
+    max_model_len_tokens: int | None = None
+    block_size_tokens: int | None = None
+    kv_blocks: int | None = None
+    max_num_seqs: int | None = None
+    load: Load = field(default_factory=Load)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One kind of engine: its pages by name (always `health`, `models`, `metrics`), and how to read them."""
+
+    name: str
+    paths: Mapping[str, str]
+    read: Callable[[Mapping[str, bytes]], Reading]  # takes pages answered with 200; raises MalformedPageError
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of a metrics page."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class MetricsReader:
+    """Picks a few metrics out of pages in Prometheus' text format, and skips all other lines unparsed."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        alternatives = b"|".join(re.escape(name).encode() for name in names)
+        self._wanted = re.compile(rb"^(?:" + alternatives + rb")[{ \t][^\n]*", re.MULTILINE)
+
+    def read(self, page: bytes) -> dict[str, list[Sample]]:
+        """Return the samples of the wanted metrics by name; those that are NaN or absent are left out.
+
+        Raises MalformedPageError.
+        """
+        found: dict[str, list[Sample]] = {}
+        try:
+            text = b"\n".join(self._wanted.findall(page)).decode() + "\n"
+            for family in text_string_to_metric_families(text):
+                for name, labels, value, *_ in family.samples:
+                    if not math.isnan(value):
+                        found.setdefault(name, []).append(Sample(labels, value))
+        except (ValueError, IndexError, KeyError) as error:
+            raise MalformedPageError(f"metrics page: {error}") from error
+        return found
+
+
+def total(samples: Iterable[Sample] | None) -> float | None:
+    """Return the sum over all ranks, None if there are no samples."""
+    values = [sample.value for sample in samples or ()]
+    return sum(values) if values else None
+
+
+def mean(samples: Iterable[Sample] | None) -> float | None:
+    """Return the mean over all ranks, None if there are no samples."""
+    values = [sample.value for sample in samples or ()]
+    return sum(values) / len(values) if values else None
+
+
+def whole(value: float | None) -> int | None:
+    """Return a count as an int; None stays None, and so does what is no count."""
+    return round(value) if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def share(value: float | None) -> float | None:
+    """Return a share within 0 and 1; None stays None."""
+    return min(1.0, max(0.0, value)) if value is not None else None
+
+
+def from_json(page: bytes | None, shape: type[_T], name: str) -> _T | None:
+    """Decode a JSON page into a msgspec struct; None if there is no page. Raises MalformedPageError."""
+    if page is None:
+        return None
+    try:
+        return msgspec.json.decode(page, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedPageError(f"{name} page: {error}") from error

@@ -1,0 +1,49 @@
+"""YAML files into typed values, with errors that a person can act on, and plain values into YAML text.
+
+The only importer of PyYAML.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import yaml
+
+from extproc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_T = TypeVar("_T")
+
+
+def load(path: Path, shape: type[_T]) -> _T:
+    """Read a YAML file as `shape`, a msgspec struct or a list of them.
+
+    Raises ConfigError, with one line that names the place, if it cannot be read or does not fit.
+    """
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {_one_line(error)}") from error
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def dump(value: Any) -> str:
+    """Plain values as YAML in block style, keys in the order given."""
+    return yaml.safe_dump(value, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"

@@ -1,0 +1,44 @@
+"""`extproc demo`: everything on this machine, with sample traffic and a live table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+
+from extproc.errors import ProcessError
+
+HELP = "run everything on this machine: Valkey, engines, agent, service, Envoy, sample traffic, a live table"
+EXAMPLE = "extproc demo --once"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the demo."""
+    parser.add_argument(
+        "--once", action="store_true", help="exit after the sample; prints one JSON object as the last line"
+    )
+    parser.add_argument(
+        "--redis-url",
+        default=os.environ.get("EXTPROC_REDIS_URL"),
+        metavar="URL",
+        help="use this server (default: EXTPROC_REDIS_URL, else an embedded Valkey)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port that Envoy listens on (default: a free one)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; 1 if a request of the sample failed."""
+    try:
+        from extproc.demo.run import DemoSettings, demo
+    except ModuleNotFoundError as error:
+        raise ProcessError(f"{error.name} is missing: pip install 'extproc[demo]'") from None
+    report = asyncio.run(demo(DemoSettings(once=args.once, redis_url=args.redis_url, port=args.port)))
+    if not args.once:
+        return 0
+    if report is None:
+        return 130
+    print(json.dumps(report))
+    return 1 if report["failed"] else 0

@@ -1,0 +1,154 @@
+"""`extproc fleet`: show the live fleet, and give or take back orders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from extproc.adapters.registry import Registry
+from extproc.commands.agent import add_registry_arguments
+from extproc.core.fleet import Fleet, Member
+from extproc.core.model import Lifecycle
+from extproc.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "Show the live fleet; drain, resume or remove an instance."
+EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"
+
+_HEAD = ("ID", "LIFECYCLE", "MODELS", "HARDWARE", "RUNNING", "WAITING", "KV", "AGE")
+_NUMBERS_FROM = _HEAD.index("RUNNING")  # these columns stand to the right
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("action", nargs="?", choices=("drain", "resume", "remove"), help="nothing: show all")
+    parser.add_argument("id", nargs="?", metavar="ID", help="the instance to drain, resume or remove")
+    add_registry_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
+    parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the fleet, or give an order."""
+    if args.action is None:
+        return asyncio.run(_watch(args) if args.watch else _show(args))
+    if args.id is None:
+        raise ConfigError(f"say which instance to {args.action}, such as: extproc fleet {args.action} gpu-0")
+    return asyncio.run(_act(args))
+
+
+async def _act(args: argparse.Namespace) -> int:
+    async with Registry(args.redis_url, args.fleet) as registry:
+        match args.action:
+            case "drain":
+                known, done = await registry.order(args.id, Lifecycle.DRAINING), "drains: it takes nothing new"
+            case "resume":
+                known, done = await registry.order(args.id, None), "takes requests again if it is ready"
+            case _:
+                known, done = await registry.remove(args.id), "is removed; a running agent brings it back"
+    if not known:
+        print(f"extproc fleet: there is no instance {args.id!r} in fleet {args.fleet!r}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps({"id": args.id, "action": args.action}))
+    else:
+        print(f"{args.id} {done}")
+    return 0
+
+
+async def _show(args: argparse.Namespace) -> int:
+    fleet = Fleet()
+    async with Registry(args.redis_url, args.fleet) as registry:
+        fleet.resync(await registry.state(), time.monotonic())
+    print(_as_json(fleet) if args.json else _as_table(fleet, args.fleet))
+    return 0
+
+
+async def _watch(args: argparse.Namespace) -> int:
+    fleet = Fleet()
+    async with Registry(args.redis_url, args.fleet) as registry:
+        fleet.resync(await registry.state(), time.monotonic())  # an unreachable server is an error here
+        following = asyncio.create_task(registry.watch(fleet))
+        clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() and not args.json else ""
+        try:
+            while True:
+                print(clear + (_as_json(fleet) if args.json else _as_table(fleet, args.fleet)), flush=True)
+                silent_s = time.monotonic() - fleet.contact_at_s
+                if silent_s > 2 and not args.json:
+                    print(f"the registry has been silent for {silent_s:.0f} s; this is its last word", flush=True)
+                await asyncio.sleep(1)
+        except BrokenPipeError:
+            return 0
+        finally:
+            following.cancel()
+
+
+def _sorted(fleet: Fleet) -> list[Member]:
+    return sorted(fleet.members(), key=lambda member: member.instance.id)
+
+
+def _as_json(fleet: Fleet) -> str:
+    return json.dumps([_fields(member, fleet.age_s(member)) for member in _sorted(fleet)])
+
+
+def _fields(member: Member, age_s: float) -> dict[str, Any]:
+    instance = member.instance
+    return {
+        "id": instance.id,
+        "lifecycle": instance.lifecycle,
+        "lifecycle_reason": instance.lifecycle_reason,
+        "incarnation": instance.incarnation,
+        "address": instance.address,
+        "cluster": instance.cluster,
+        "models": instance.models,
+        "engine": instance.engine,
+        "engine_version": instance.engine_version,
+        "hardware": instance.hardware,
+        "tensor_parallel": instance.tensor_parallel,
+        "zone": instance.zone,
+        "max_model_len_tokens": instance.max_model_len_tokens,
+        "block_size_tokens": instance.block_size_tokens,
+        "kv_blocks": instance.kv_blocks,
+        "max_num_seqs": instance.max_num_seqs,
+        "running": instance.load.running,
+        "waiting": instance.load.waiting,
+        "kv_usage": instance.load.kv_usage,
+        "age_s": round(age_s, 3),
+    }
+
+
+def _as_table(fleet: Fleet, name: str) -> str:
+    rows = [_HEAD, *(_row(member, fleet.age_s(member)) for member in _sorted(fleet))]
+    if len(rows) == 1:
+        return f"no instance is registered in fleet {name!r}; publish one with: extproc agent --backend URL"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _row(member: Member, age_s: float) -> tuple[str, ...]:
+    instance, load = member.instance, member.instance.load
+    reason = f" ({instance.lifecycle_reason})" if instance.lifecycle_reason else ""
+    parallel = f" x{instance.tensor_parallel}" if instance.tensor_parallel > 1 else ""
+    return (
+        instance.id,
+        instance.lifecycle + reason,
+        ", ".join(instance.models) or "-",
+        (instance.hardware or "-") + parallel,
+        "-" if load.running is None else str(load.running),
+        "-" if load.waiting is None else str(load.waiting),
+        "-" if load.kv_usage is None else f"{load.kv_usage:.0%}",
+        f"{age_s:.1f} s",
+    )
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    cells = [
+        cell.rjust(width) if column >= _NUMBERS_FROM else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()

@@ -1,0 +1,91 @@
+"""`extproc serve`: the service that Envoy asks where each request goes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from extproc.config import ServeSettings, environment, header_name, host_port
+from extproc.core.snapshot import Policy
+
+HELP = "run the ext_proc and access-log service"
+EXAMPLE = "extproc serve --listen 127.0.0.1:9002 --redis-url redis://127.0.0.1:6379/0"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the service; each default may come from the environment as EXTPROC_<FLAG>."""
+    settings, policy = ServeSettings(), Policy()
+    parser.add_argument(
+        "--listen",
+        default=environment("LISTEN", "127.0.0.1:9002"),
+        metavar="HOST:PORT",
+        help="where Envoy calls: ext_proc, access log, health (default %(default)s; port 0 takes a free one)",
+    )
+    parser.add_argument(
+        "--metrics-listen",
+        default=environment("METRICS_LISTEN", "127.0.0.1:9003"),
+        metavar="HOST:PORT",
+        help="pages /metrics, /fleet and /decisions (default %(default)s)",
+    )
+    parser.add_argument(
+        "--redis-url",
+        default=environment("REDIS_URL", settings.redis_url),
+        metavar="URL",
+        help="the registry (default %(default)s)",
+    )
+    parser.add_argument(
+        "--fleet",
+        default=environment("FLEET", settings.fleet),
+        metavar="NAME",
+        help="which fleet of the registry (default %(default)s)",
+    )
+    parser.add_argument(
+        "--cluster-header",
+        default=environment("CLUSTER_HEADER", settings.cluster_header),
+        metavar="NAME",
+        help="request header that names the upstream cluster (default %(default)s)",
+    )
+    parser.add_argument(
+        "--stale-after-s",
+        type=float,
+        default=policy.stale_after_s,
+        metavar="S",
+        help="seconds without a report after which an instance takes nothing new (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-in-flight", type=int, metavar="N", help="requests on one instance at the most (default: no limit)"
+    )
+    parser.add_argument(
+        "--max-queued",
+        type=int,
+        metavar="N",
+        help="requests on one instance beyond its batch at the most (default: no limit)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=settings.drain_s,
+        metavar="S",
+        help="seconds that running streams get after SIGTERM (default %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    import uvloop
+
+    from extproc.server.run import serve
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = ServeSettings(
+        listen=host_port(args.listen),
+        pages=host_port(args.metrics_listen),
+        redis_url=args.redis_url,
+        fleet=args.fleet,
+        cluster_header=header_name(args.cluster_header),
+        drain_s=args.drain_s,
+        policy=Policy(stale_after_s=args.stale_after_s, max_in_flight=args.max_in_flight, max_queued=args.max_queued),
+    )
+    uvloop.run(serve(settings))
+    return 0

