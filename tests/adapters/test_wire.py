@@ -1,0 +1,192 @@
+"""Envoy's protobuf messages: decoded to our values, and our replies as Envoy needs them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from google.protobuf import struct_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
+from extproc.core.model import Features, Outcome
+from extproc.stream.messages import (
+    Continue,
+    Message,
+    PassOn,
+    Refuse,
+    RequestBody,
+    RequestHeaders,
+    ResponseHeaders,
+    RouteTo,
+    Trailers,
+)
+
+FEATURES = Features(
+    request_id="7",
+    api="chat",
+    model="m",
+    instance_key="a@1",
+    stream=True,
+    prompt_tokens=100,
+    prompt_bytes=400,
+    cached_tokens=64,
+    output_tokens=20,
+    queue_s=0.25,
+    ttft_s=0.5,
+    tpot_s=0.01,
+    profile="m/h100_sxm/tp1",
+    prefill_scale=1.0,
+    decode_scale=1.5,
+)
+
+
+def headers(**values: str) -> ext_proc.HttpHeaders:
+    made = ext_proc.HttpHeaders()
+    for key, value in values.items():
+        made.headers.headers.add(key=key.replace("__", ":").replace("_", "-"), raw_value=value.encode())
+    return made
+
+
+def served(address: str) -> dict[str, struct_pb2.Struct]:
+    attributes = struct_pb2.Struct()
+    attributes["upstream.address"] = address
+    return {"envoy.filters.http.ext_proc": attributes}
+
+
+@pytest.mark.parametrize(
+    ("request_message", "expected"),
+    [
+        (
+            ext_proc.ProcessingRequest(request_headers=headers(__method="POST", __path="/x", x_request_id="r")),
+            RequestHeaders("POST", "/x", "r", last=False),
+        ),
+        (
+            ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=b"{}", end_of_stream=False)),
+            RequestBody(b"{}"),
+        ),
+        (
+            ext_proc.ProcessingRequest(response_headers=headers(__status="503")),
+            ResponseHeaders(503, ""),
+        ),
+        (
+            ext_proc.ProcessingRequest(response_headers=headers(__status="200"), attributes=served("10.0.0.1:80")),
+            ResponseHeaders(200, "10.0.0.1:80"),
+        ),
+        (ext_proc.ProcessingRequest(request_trailers=ext_proc.HttpTrailers()), Trailers(of_request=True)),
+        (ext_proc.ProcessingRequest(response_trailers=ext_proc.HttpTrailers()), Trailers(of_request=False)),
+    ],
+)
+def test_each_kind_of_message_is_decoded(request_message: ext_proc.ProcessingRequest, expected: Message) -> None:
+    assert decode_message(request_message.SerializeToString()) == expected
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_but_the_declared_error(data: bytes) -> None:
+    for decode in (decode_message, decode_access_log):
+        try:
+            decode(data)
+        except WireError as error:
+            assert str(error)  # noqa: PT017 - no error is fine too
+
+
+def test_a_response_body_is_never_asked_for_and_says_so() -> None:
+    message = ext_proc.ProcessingRequest(response_body=ext_proc.HttpBody(body=b"x"))
+    with pytest.raises(WireError, match="response_body"):
+        decode_message(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Continue(RequestHeaders), "request_headers"),
+        (PassOn(RequestHeaders), "request_headers"),
+        (PassOn(RequestBody), "request_body"),
+        (Continue(ResponseHeaders), "response_headers"),
+        (Continue(Trailers, True), "request_trailers"),
+        (Continue(Trailers, False), "response_trailers"),
+    ],
+)
+def test_a_reply_that_changes_nothing_answers_the_message_it_is_for(reply: Continue | PassOn, kind: str) -> None:
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x-upstream-cluster"))
+    assert answer.WhichOneof("response") == kind
+
+
+def test_a_route_sets_the_header_clears_the_route_and_names_endpoints_in_order() -> None:
+    reply = RouteTo("pool", ("10.0.0.1:80", "10.0.0.2:80"), FEATURES)
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x-where"))
+    common = answer.request_body.response
+    assert common.clear_route_cache
+    (header,) = common.header_mutation.set_headers
+    assert (header.header.key, header.header.raw_value, header.header.value) == ("x-where", b"pool", "")
+    lb = answer.dynamic_metadata["envoy.lb"]
+    assert lb["x-gateway-destination-endpoint"] == "10.0.0.1:80,10.0.0.2:80"
+
+
+def test_a_refusal_carries_status_body_and_retry_after() -> None:
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(Refuse(503, b"{}", "not_ready", 3), "x"))
+    immediate = answer.immediate_response
+    assert (immediate.status.code, immediate.body) == (503, b"{}")
+    assert {h.header.key: h.header.raw_value for h in immediate.headers.set_headers} == {
+        "content-type": b"application/json",
+        "retry-after": b"3",
+    }
+
+
+def entry_with(**usage: int) -> accesslog_pb2.HTTPAccessLogEntry:
+    """An access-log entry as Envoy makes it of a routed request: our features ride in its metadata."""
+    route = ext_proc.ProcessingResponse.FromString(encode_reply(RouteTo("pool", ("10.0.0.1:80",), FEATURES), "x"))
+    entry = accesslog_pb2.HTTPAccessLogEntry()
+    entry.response.response_code.value = 200
+    common = entry.common_properties
+    common.metadata.filter_metadata["extproc"].CopyFrom(route.dynamic_metadata["extproc"])
+    for name, value in usage.items():
+        common.metadata.filter_metadata["usage"][name] = value
+    common.upstream_remote_address.socket_address.address = "10.0.0.1"
+    common.upstream_remote_address.socket_address.port_value = 80
+    common.upstream_request_attempt_count = 2
+    common.duration.nanos = 500_000_000
+    common.response_flags.upstream_connection_failure = True
+    common.custom_tags["ttft_us"] = "250000"
+    common.custom_tags["dispatched_us"] = "-"
+    return entry
+
+
+def logged(*entries: accesslog_pb2.HTTPAccessLogEntry) -> list[Outcome]:
+    message = als_pb2.StreamAccessLogsMessage()
+    message.http_logs.log_entry.extend(entries)
+    return decode_access_log(message.SerializeToString())
+
+
+def test_an_outcome_brings_back_the_features_that_were_sent() -> None:
+    (outcome,) = logged(entry_with(prompt_tokens=120, completion_tokens=30, cached_tokens=64))
+    assert outcome == Outcome(
+        features=FEATURES,
+        address="10.0.0.1:80",
+        status=200,
+        flags=("upstream_connection_failure",),
+        attempts=2,
+        duration_s=0.5,
+        ttft_s=0.25,
+        routing_s=None,
+        prompt_tokens=120,
+        completion_tokens=30,
+        cached_tokens=64,
+    )
+
+
+def test_what_envoy_did_not_see_is_unknown_and_not_zero() -> None:
+    (outcome,) = logged(entry_with())
+    assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens) == (None, None, None)
+    (bare,) = logged(accesslog_pb2.HTTPAccessLogEntry())
+    assert bare == dataclasses.replace(bare, features=None, address="", ttft_s=None, prompt_tokens=None)
+
+
+def test_features_of_another_version_are_no_error() -> None:
+    entry = entry_with()
+    entry.common_properties.metadata.filter_metadata["extproc"]["prompt_tokens"] = "many"
+    assert logged(entry)[0].features is None

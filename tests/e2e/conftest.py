@@ -1,0 +1,90 @@
+"""A running fleet for the end-to-end tests: real Redis, engines, agent, service and Envoy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from openai import AsyncOpenAI
+
+from extproc.adapters.http_client import Answer, HttpClient
+from extproc.adapters.registry import Registry
+from extproc.demo.processes import Processes
+from extproc.demo.stack import MODEL, Backend, EngineSpec, Stack, running_stack, start_engines
+from tests.redis_server import KINDS, RedisServer, binary
+
+TWO_KINDS = (EngineSpec("fast", "h100_sxm"), EngineSpec("slow", "l40s"))
+EQUALS = (EngineSpec("a", "h100_sxm"), EngineSpec("b", "h100_sxm"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A running stack and what a test needs to drive it."""
+
+    stack: Stack
+    redis: RedisServer
+    processes: Processes
+    registry: Registry
+    http: HttpClient
+    openai: AsyncOpenAI
+
+    async def chosen(self) -> list[str | None]:
+        """Instance of each of the latest decisions, oldest first."""
+        return [decision["instance"] for decision in await self.stack.decisions(self.http)]
+
+    async def row(self, instance_id: str) -> dict[str, Any]:
+        """The service's view of one instance; {} if it does not know it."""
+        rows = {row["id"]: row for row in await self.stack.fleet(self.http)}
+        return rows.get(instance_id, {})
+
+    async def metrics(self) -> str:
+        """The service's metrics page."""
+        answer = await self.http.get(f"{self.stack.pages_url}/metrics")
+        assert isinstance(answer, Answer)
+        return answer.body.decode()
+
+    async def ask(self, content: str = "hello", **changes: Any) -> Any:
+        """One chat completion by the unchanged client library."""
+        messages = [{"role": "user", "content": content}]
+        return await self.openai.chat.completions.create(
+            **({"model": MODEL, "messages": messages, "max_tokens": 4} | changes)
+        )
+
+
+class StartFleet(Protocol):
+    def __call__(
+        self, specs: Sequence[EngineSpec | Backend], kind: str = "valkey", model: str = MODEL
+    ) -> AbstractAsyncContextManager[Fleet]: ...
+
+
+@pytest.fixture
+def start_fleet(tmp_path: Path) -> StartFleet:
+    @asynccontextmanager
+    async def start(
+        specs: Sequence[EngineSpec | Backend], kind: str = "valkey", model: str = MODEL
+    ) -> AsyncIterator[Fleet]:
+        with RedisServer(kind, tmp_path) as server:
+            async with Processes(tmp_path) as processes:
+                running = tuple(spec for spec in specs if isinstance(spec, Backend))
+                started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
+                async with (
+                    running_stack(processes, tmp_path, running + started, server.url, model=model) as stack,
+                    Registry(server.url) as registry,
+                    HttpClient(timeout_s=30.0) as http,
+                    AsyncOpenAI(base_url=f"{stack.routed_url}/v1", api_key="none", max_retries=0) as openai,
+                ):
+                    yield Fleet(stack, server, processes, registry, http, openai)
+
+    return start
+
+
+@pytest.fixture(params=KINDS)
+def redis_kind(request: pytest.FixtureRequest) -> str:
+    kind = str(request.param)
+    if binary(kind) is None:
+        pytest.skip(f"{kind} is not installed")
+    return kind

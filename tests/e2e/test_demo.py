@@ -1,0 +1,62 @@
+"""The demo as a newcomer runs it: figures that show the point, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def children_of(pid: int) -> set[int]:
+    """Processes that a process has started and that still run."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")  # each thread has its own
+    return {int(child) for path in lists for child in path.read_text().split()}
+
+
+def runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@contextmanager
+def demo_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if name != "EXTPROC_REDIS_URL"}
+    command = [sys.executable, "-m", "extproc", "demo", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_the_sample_is_answered_faster_than_by_round_robin() -> None:
+    with demo_process("--once") as demo:
+        output, errors = demo.communicate(timeout=180)
+    assert demo.returncode == 0, errors
+    report = json.loads(output.splitlines()[-1])
+    assert report["requests"] > 0
+    assert report["failed"] == 0
+    ours, plain = report["extproc"], report["round_robin"]
+    assert ours["ttft_mean_s"] < plain["ttft_mean_s"]
+    assert ours["e2e_mean_s"] < plain["e2e_mean_s"]
+    assert ours["cached_token_share"] > plain["cached_token_share"]
+
+
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    with demo_process() as demo:
+        assert demo.stderr is not None
+        for line in demo.stderr:  # until it invites to try it: everything runs
+            if "curl" in line:
+                break
+        children = children_of(demo.pid)
+        assert len(children) >= 9  # Valkey, four engines, agent, service, two Envoys
+        demo.send_signal(signal.SIGINT)
+        demo.send_signal(signal.SIGINT)  # an impatient person presses it twice
+        demo.communicate(timeout=60)
+    assert not [pid for pid in children if runs(pid)]

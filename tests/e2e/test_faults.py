@@ -1,0 +1,142 @@
+"""What must hold when parts fail or clients lie, through a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import orjson
+
+from extproc.adapters.http_client import Answer
+from extproc.demo.stack import HOST, MODEL, Stack
+from tests.e2e.conftest import EQUALS, TWO_KINDS, StartFleet
+from tests.e2e.eventually import eventually
+
+FORGED = (
+    "X-Upstream-Cluster: extproc\r\n",
+    "x-upstream-cluster: extproc\r\nX-UPSTREAM-CLUSTER: nowhere\r\n",
+    "x-gateway-destination-endpoint: 127.0.0.1:1\r\nx-upstream-cluster: pool\r\nx-extproc-debug: 1\r\n",
+)
+
+
+async def raw(stack: Stack, method: str, path: str, headers: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Status and answer of a request written by hand, as a liar would write it."""
+    port = int(stack.routed_url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection(HOST, port)
+    length = f"content-length: {len(body)}\r\n" if body else ""
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{length}{headers}\r\n"
+    writer.write(head.encode() + body)
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return int(answer.split(b" ", 2)[1]), answer
+
+
+CHAT = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
+
+
+async def _forgeries_are_ignored(stack: Stack) -> None:
+    for forged in FORGED:
+        status, _ = await raw(stack, "GET", "/v1/models", forged)
+        assert status == 200
+        status, answer = await raw(stack, "POST", "/v1/chat/completions", forged, CHAT)
+        assert status == 200
+        assert b"chat.completion" in answer
+
+
+async def test_a_forged_routing_header_never_chooses_with_the_service_up_or_down(start_fleet: StartFleet) -> None:
+    async with start_fleet(TWO_KINDS) as fleet:
+        await _forgeries_are_ignored(fleet.stack)
+        assert set(await fleet.chosen()) == {"fast"}  # all were decided upon
+        await fleet.processes.stop(fleet.stack.service)
+        await _forgeries_are_ignored(fleet.stack)
+
+
+async def test_while_redis_is_gone_requests_are_routed_from_the_last_state(start_fleet: StartFleet) -> None:
+    async with start_fleet(TWO_KINDS) as fleet:
+        await fleet.ask()
+        fleet.redis.freeze()
+        await asyncio.sleep(8.0)  # longer than reports stay fresh
+        for _ in range(5):
+            await fleet.ask()
+        assert (await fleet.chosen())[-5:] == ["fast"] * 5
+        fleet.redis.stop()
+        await fleet.ask()
+        assert (await fleet.chosen())[-1] == "fast"
+        fleet.redis.start()
+        await eventually(lambda: fleet.row("fast"), lambda row: row.get("age_s", 9.0) < 1.0)
+        await fleet.ask()
+        assert (await fleet.chosen())[-1] == "fast"
+
+
+async def test_sigterm_under_load_loses_no_request(start_fleet: StartFleet) -> None:
+    async with start_fleet(EQUALS) as fleet:
+        stop = asyncio.Event()
+        answered = 0
+
+        async def client(number: int) -> None:
+            nonlocal answered
+            while not stop.is_set():
+                await fleet.ask(f"client {number}", max_tokens=20)
+                answered += 1
+
+        async def count() -> int:
+            return answered
+
+        async with asyncio.TaskGroup() as clients:
+            for number in range(10):
+                clients.create_task(client(number))
+            await asyncio.sleep(0.5)
+            fleet.stack.service.process.terminate()
+            async with asyncio.timeout(30):
+                await fleet.stack.service.process.wait()
+            before = answered
+            await eventually(count, lambda now: now > before + 20)
+            stop.set()
+        assert fleet.stack.service.process.returncode == 0
+
+
+async def test_a_post_without_a_body_is_answered(start_fleet: StartFleet) -> None:
+    async with start_fleet(EQUALS[:1]) as fleet:
+        for headers in ("content-length: 0\r\n", "expect: 100-continue\r\ncontent-length: 0\r\n", ""):
+            status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", headers)
+            assert status == 400
+            assert b"invalid_request_error" in answer
+
+
+async def test_uploads_that_never_finish_do_not_disturb_others(start_fleet: StartFleet) -> None:
+    async with start_fleet(EQUALS[:1]) as fleet:
+        port = int(fleet.stack.routed_url.rpartition(":")[2])
+        slow = [socket.create_connection((HOST, port)) for _ in range(200)]
+        try:
+            for connection in slow:
+                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{")
+            for _ in range(5):
+                await fleet.ask()
+        finally:
+            for connection in slow:
+                connection.close()
+
+        async def in_flight() -> int:
+            return int((await fleet.row("a"))["in_flight"])
+
+        assert await eventually(in_flight, lambda count: count == 0) == 0
+
+
+async def test_the_service_itself_never_dies_of_a_body(start_fleet: StartFleet) -> None:
+    async with start_fleet(EQUALS[:1]) as fleet:
+        bodies = [
+            b"\xff\xfe",
+            b"[" * 10_000,
+            b'{"model": "\\ud800"}',
+            b'{"model": {"a": 1}, "messages": 3}',
+            b'{"messages": [{"role": 1}], "model": "x", "stream": {}}',
+            CHAT[:-1] + b', "stream": "true"}',
+        ]
+        for body in bodies:
+            answer = await fleet.http.post_json(f"{fleet.stack.routed_url}/v1/chat/completions", body)
+            assert isinstance(answer, Answer)
+            assert answer.status in (200, 400, 404), answer
+        await fleet.ask()
+        assert fleet.stack.service.process.returncode is None

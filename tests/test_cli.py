@@ -1,0 +1,80 @@
+"""The command line: helpful, honest about its exit status, and in step with the documentation."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extproc.cli import COMMANDS, build_parser, main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "redis/README.md"]
+
+
+def documented_commands() -> list[str]:
+    """Every line in a shell block of the documentation that starts with `extproc`."""
+    blocks = [block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)]
+    lines = [line.strip() for block in blocks for line in re.sub(r"\\\n", " ", block).splitlines()]
+    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("extproc ")})
+
+
+@pytest.mark.parametrize("line", documented_commands())
+def test_every_documented_command_is_one_that_the_command_line_takes(line: str) -> None:
+    arguments = shlex.split(line.partition(" > ")[0])[1:]
+    assert build_parser().parse_args(arguments).run
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_that_works(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    example = capsys.readouterr().out.partition("example:\n")[2].strip()
+    assert example
+    for line in example.splitlines():
+        arguments = shlex.split(line.partition(" > ")[0])
+        assert arguments[:2] == ["extproc", name]
+        assert build_parser().parse_args(arguments[1:]).command == name
+
+
+def extproc(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "extproc", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_port_in_use_is_one_line_and_status_2() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag, other in (("--listen", "--metrics-listen"), ("--metrics-listen", "--listen")):
+            done = extproc("serve", flag, address, other, "127.0.0.1:0", "--redis-url", "redis://127.0.0.1:1/0")
+            assert done.returncode == 2
+            assert re.search(rf"^extproc serve: cannot listen on {address}", done.stderr, re.MULTILINE)
+            assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "--listen", "nonsense"),
+        ("serve", "--cluster-header", "Not A Header"),
+        ("serve", "--redis-url", "gopher://x"),
+        ("fleet", "--redis-url", "redis://127.0.0.1:1/0"),
+        ("agent", "--backends", "/does/not/exist.yaml"),
+    ],
+)
+def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: tuple[str, ...]) -> None:
+    done = extproc(*arguments)
+    assert done.returncode == 2, done
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_python_dash_m_and_the_command_are_the_same() -> None:
+    assert extproc("--version").stdout.startswith("extproc ")
