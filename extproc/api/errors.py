@@ -42,11 +42,6 @@ def no_body() -> Refusal:
     return bad_body(BodyError("The request has no body."))
 
 
-def internal() -> Refusal:
-    """500 for a fault of ours."""
-    return _refusal(500, "server_error", "router_error", "The router failed to handle this request.")
-
-
 def unroutable(model: str, decision: Decision) -> Refusal:
     """Answer to a request that no instance can serve; what the client may learn of the reason."""
     reason = decision.reason

@@ -7,9 +7,12 @@ or reads 0 can therefore never hide what we have sent.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 
 from extproc.core.model import Instance
+
+_REMEMBER_S = 30.0  # an engine's report is never so late that requests which ended before this matter
 
 DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
 
@@ -31,12 +34,21 @@ class Reservation:
         return self.prompt_tokens + self.output_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request of ours that is over; a report about the time before its end still counts it."""
+
+    taken_s: float
+    released_s: float
+    tokens: int
+
+
 @dataclass(slots=True)
 class Work:
     """All that is in flight on one incarnation of an instance. Read by the cost, written by the ledger only."""
 
     active: dict[str, Reservation] = field(default_factory=dict)
-    ended: list[tuple[float, float, int]] = field(default_factory=list)  # taken, released, tokens; since the report
+    ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report, first released first
     reported_at_s: float = float("-inf")
     foreign_running: int = 0
     foreign_waiting: int = 0
@@ -98,7 +110,8 @@ class Ledger:
         gone = work.active.pop(request_id)
         work.own_tokens -= gone.tokens
         work.own_prompt_tokens -= gone.prompt_tokens
-        work.ended.append((gone.taken_s, now, gone.tokens))
+        work.ended.append(Ended(gone.taken_s, now, gone.tokens))
+        _drop_until(work.ended, now - _REMEMBER_S)
         undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
         work.prefill_free_at_s -= undone_s  # it was aborted; those behind it move up
 
@@ -117,13 +130,13 @@ class Ledger:
         if observed_at_s <= work.reported_at_s:
             return
         work.reported_at_s = observed_at_s
-        work.ended = [end for end in work.ended if end[1] > observed_at_s]
+        _drop_until(work.ended, observed_at_s)
         ours = sum(1 for r in work.active.values() if r.taken_s <= observed_at_s)
         ours_prompt = sum(r.prompt_tokens for r in work.active.values() if r.taken_s <= observed_at_s)
-        for taken_s, _, tokens in work.ended:
-            if taken_s <= observed_at_s:
+        for end in work.ended:
+            if end.taken_s <= observed_at_s:
                 ours += 1
-                ours_prompt += tokens
+                ours_prompt += end.tokens
         load = instance.load
         unexplained = max(0, (load.running or 0) + (load.waiting or 0) - ours)
         work.foreign_waiting = min(unexplained, load.waiting or 0)
@@ -141,6 +154,11 @@ class Ledger:
     def in_flight(self) -> dict[str, int]:
         """Our own open requests by instance key; instances without any are left out."""
         return {key: len(work.active) for key, work in self._work.items() if work.active}
+
+
+def _drop_until(ended: deque[Ended], released_s: float) -> None:
+    while ended and ended[0].released_s <= released_s:
+        ended.popleft()
 
 
 def block_size_tokens(instance: Instance) -> int:

@@ -72,8 +72,9 @@ class Router:
         self.beliefs.learn(outcome)
         served = self.fleet.by_address(outcome.address)
         served_key = served.instance.key if served else None
-        if outcome.features is not None and outcome.attempts > 1 and served_key != outcome.features.instance_key:
-            self.cooldowns.fail(outcome.features.instance_key, now)  # Envoy had to go on to an alternative
+        chosen_key = outcome.features.instance_key if outcome.features else None
+        if outcome.attempts > 1 and chosen_key != served_key and self._is_current(chosen_key):
+            self.cooldowns.fail(str(chosen_key), now)  # Envoy had to go on to an alternative
         if served_key is None:
             return
         if blames_instance(outcome):
@@ -101,6 +102,9 @@ class Router:
             prefill_scale=speed.prefill_scale,
             decode_scale=speed.decode_scale,
         )
+
+    def _is_current(self, key: str | None) -> bool:
+        return any(member.instance.key == key for member in self.fleet.members())
 
     def _book(self, request: Request, chosen: Candidate, now: float) -> None:
         key = chosen.instance.key

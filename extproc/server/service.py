@@ -39,8 +39,8 @@ class ExtProc:
         self._shell = shell
         self._numbers = itertools.count(1)
 
-    async def process(self, stream: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
-        """Answer the messages of one stream in turn."""
+    async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""
         shell = self._shell
         exchange = Exchange(shell.router, str(next(self._numbers)))
         try:
@@ -50,6 +50,8 @@ class ExtProc:
                 answer = wire.encode_reply(reply, shell.cluster_header)
                 shell.observer.replied(exchange, reply, shell.clock() - began_s)
                 yield answer
+        except wire.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             exchange.close(shell.clock())
 
@@ -60,13 +62,16 @@ class AccessLog:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
-    async def stream_access_logs(self, stream: AsyncIterator[bytes], _context: Any) -> bytes:
+    async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
         """Take in entries until Envoy ends the stream."""
         shell = self._shell
-        async for data in stream:
-            for outcome in wire.decode_access_log(data):
-                shell.router.learn(outcome, shell.clock())
-                shell.observer.finished(outcome)
+        try:
+            async for data in stream:
+                for outcome in wire.decode_access_log(data):
+                    shell.router.learn(outcome, shell.clock())
+                    shell.observer.finished(outcome)
+        except wire.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
 
 

@@ -91,6 +91,14 @@ def test_an_ended_incarnation_takes_its_work_with_it() -> None:
     assert ledger.work("a@1").requests == 0
 
 
+def test_without_any_report_what_ended_long_ago_is_not_kept() -> None:
+    ledger = Ledger()
+    for number in range(1000):
+        ledger.reserve("a@1", reservation(str(number), float(number)))
+        ledger.release(str(number), float(number) + 0.5)
+    assert len(ledger.work("a@1").ended) < 40
+
+
 @given(st.lists(st.tuples(st.sampled_from("rxm"), st.integers(0, 9), st.sampled_from("ab"))))
 def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, int, str]]) -> None:
     ledger, now, taken = Ledger(), 0.0, set()

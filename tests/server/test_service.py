@@ -1,0 +1,96 @@
+"""The gRPC service on a real port, called as Envoy calls it and as nobody should."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import orjson
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.adapters import wire
+from extproc.core.router import Router
+from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.observer import Observer
+from extproc.server.service import Service, Shell
+from tests.core.builders import MODEL, instance, router
+
+
+@asynccontextmanager
+async def serving(made: Router) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0)))
+    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster"))
+    port = service.bind(("127.0.0.1", 0))
+    await service.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield service, channel
+    await service.stop(0.0)
+
+
+def process(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+    return channel.stream_stream("/" + "/".join(wire.EXT_PROC_METHOD))()
+
+
+def headers() -> bytes:
+    message = ext_proc.ProcessingRequest()
+    for key, value in ((":method", b"POST"), (":path", b"/v1/chat/completions")):
+        message.request_headers.headers.headers.add(key=key, raw_value=value)
+    return message.SerializeToString()
+
+
+def body() -> bytes:
+    content = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    return ext_proc.ProcessingRequest(
+        request_body=ext_proc.HttpBody(body=orjson.dumps(content), end_of_stream=True)
+    ).SerializeToString()
+
+
+async def test_a_stream_that_is_cancelled_while_its_request_runs_gives_the_reservation_back() -> None:
+    made = router(instance("a"))
+    async with serving(made) as (_, channel):
+        call = process(channel)
+        for message in (headers(), body()):
+            await call.write(message)
+            assert await call.read()
+        assert made.ledger.in_flight() == {"a@1": 1}
+        call.cancel()
+        second = process(channel)  # answered only after the first has been taken down
+        await second.write(headers())
+        await second.read()
+        await second.done_writing()
+        while await second.read():
+            pass
+    assert made.ledger.in_flight() == {}
+
+
+async def test_a_message_of_another_protocol_ends_its_stream_and_nothing_else() -> None:
+    made = router(instance("a"))
+    async with serving(made) as (_, channel):
+        call = process(channel)
+        await call.write(b"\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
+        await logs.write(b"\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await logs
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        call = process(channel)
+        await call.write(headers())
+        assert await call.read()
+        call.cancel()
+
+
+async def test_health_says_serving_until_the_service_drains() -> None:
+    async with serving(router()) as (service, channel):
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        await service.drain()
+        answer = await health.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
