@@ -197,10 +197,16 @@ class Registry:
 
     async def _reach(self, call: Awaitable[Any]) -> Any:
         """Await a call of the library; its errors become RegistryError, here and nowhere else."""
+        task = asyncio.current_task()
+        asked = task.cancelling() if task else 0
         try:
             return await call
         except (RedisError, OSError) as error:
             raise RegistryError(self._readable(error)) from error
+        finally:
+            # The library sends under asyncio.wait_for, which before Python 3.12 can lose a cancellation.
+            if task and task.cancelling() > asked:
+                raise asyncio.CancelledError
 
     def _readable(self, error: Exception) -> str:
         match error:

@@ -60,15 +60,13 @@ class Publisher:
             pause_s = self._period_s * random.uniform(1 - _JITTER, 1 + _JITTER)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), max(0.0, began_s + pause_s - time.monotonic()))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._drain()
+        await self._drain(time.monotonic() + grace_s)
         await self._publish(Lifecycle.STOPPED)
 
-    async def _drain(self) -> None:
+    async def _drain(self, until_s: float) -> None:
         await self._publish(Lifecycle.DRAINING)  # before a probe, which may take long
-        while True:
-            await asyncio.sleep(self._period_s)
+        while (left_s := until_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(self._period_s, left_s))
             await self._probe()
             await self._publish(Lifecycle.DRAINING)
             load = self._facts.load

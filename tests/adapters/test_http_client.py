@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -17,11 +17,22 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def listening(handler: Handler) -> AsyncIterator[str]:
-    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with suppress(ConnectionError):
+            await handler(reader, writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page"
     finally:
         server.close()
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 def answering(reply: bytes, close: bool = True) -> tuple[Handler, list[int]]:
@@ -49,7 +60,7 @@ async def test_an_answer_has_status_and_body_whatever_the_status() -> None:
 
 async def test_connections_are_kept_alive() -> None:
     handler, connections = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", close=False)
-    async with HttpClient() as client, listening(handler) as url:
+    async with listening(handler) as url, HttpClient() as client:
         for _ in range(3):
             assert await client.get(url) == Answer(200, b"ok")
         assert connections == [1]

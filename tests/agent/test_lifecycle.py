@@ -1,0 +1,95 @@
+"""Lifecycle and incarnation from probes over time."""
+
+from __future__ import annotations
+
+import pytest
+
+from extproc.agent.lifecycle import LifecycleTracker, Probe, Sight
+from extproc.core.model import Lifecycle
+
+REFUSED = Probe(Sight.REFUSED)
+SILENT = Probe(Sight.SILENT, "timed out")
+ILL = Probe(Sight.ILL, "HTTP 503")
+NO_MODEL = Probe(Sight.NO_MODEL)
+SERVING = Probe(Sight.SERVING)
+
+
+def through(*probes: Probe) -> list[Lifecycle]:
+    tracker = LifecycleTracker("born")
+    return [tracker.observe(probe).lifecycle for probe in probes]
+
+
+S, L, R, U = Lifecycle.STARTING, Lifecycle.LOADING, Lifecycle.READY, Lifecycle.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        pytest.param([REFUSED, ILL, NO_MODEL, SERVING], [S, L, L, R], id="a usual start"),
+        pytest.param([REFUSED, SILENT, REFUSED], [S, S, S], id="never seen up"),
+        pytest.param([SERVING, REFUSED], [R, U], id="refused is definite at once"),
+        pytest.param([SERVING, SILENT, SILENT, SERVING], [R, R, R, R], id="two failures do not flap it"),
+        pytest.param([SERVING, SILENT, SILENT, SILENT], [R, R, R, U], id="three in a row do"),
+        pytest.param([SERVING, ILL, NO_MODEL, SILENT], [R, R, R, U], id="failures of any kind add up"),
+        pytest.param([SERVING, SILENT, SILENT, SERVING, SILENT, SILENT], [R] * 6, id="only in a row"),
+        pytest.param([SERVING, SILENT, SILENT, SILENT, SERVING], [R, R, R, U, R], id="back at once"),
+        pytest.param([SERVING, REFUSED, SILENT], [R, U, U], id="stays refused until it answers"),
+        pytest.param([SERVING, REFUSED, ILL, SERVING], [R, U, L, R], id="a restart loads again"),
+        pytest.param([ILL, REFUSED, ILL, REFUSED], [L, U, L, U], id="a crash loop"),
+        pytest.param([ILL, SILENT, SILENT, SILENT, SILENT], [L] * 5, id="loading may take long"),
+    ],
+)
+def test_a_lifecycle_follows_from_probes(probes: list[Probe], expected: list[Lifecycle]) -> None:
+    assert through(*probes) == expected
+
+
+def test_the_reason_is_told_and_gone_when_ready() -> None:
+    tracker = LifecycleTracker("born")
+    assert tracker.observe(ILL).reason == "HTTP 503"
+    assert tracker.observe(SERVING).reason == ""
+    assert tracker.observe(REFUSED).reason == "connection refused"
+
+
+def serving(started: str = "", work_done: float | None = None) -> Probe:
+    return Probe(Sight.SERVING, started=started, work_done=work_done)
+
+
+def incarnations(*probes: Probe) -> list[str]:
+    tracker = LifecycleTracker("born")
+    return [tracker.observe(probe).incarnation for probe in probes]
+
+
+def test_the_engines_own_start_names_the_incarnation_across_agents() -> None:
+    assert incarnations(serving("t1")) == incarnations(serving("t1")) == ["t1"]
+
+
+def test_a_start_that_changed_is_a_new_incarnation_even_if_no_probe_failed() -> None:
+    assert incarnations(serving("t1"), serving("t2")) == ["t1", "t2"]
+
+
+def test_a_probe_that_does_not_tell_the_start_changes_nothing() -> None:
+    assert incarnations(serving("t1", 5), SILENT, serving(), serving("t1", 6)) == ["t1"] * 4
+
+
+def test_counters_that_went_back_are_a_new_incarnation() -> None:
+    assert incarnations(serving("", 10), serving("", 12), serving("", 3)) == ["born", "born", "born.1"]
+
+
+def test_refused_and_back_is_a_new_incarnation_where_the_start_is_not_told() -> None:
+    names = incarnations(SERVING, REFUSED, SERVING, SERVING)
+    assert names == ["born", "born", "born.1", "born.1"]
+
+
+def test_refused_at_first_is_no_restart() -> None:
+    assert incarnations(REFUSED, REFUSED, SERVING) == ["born"] * 3
+
+
+def test_refused_and_back_with_the_same_start_is_the_same_process() -> None:
+    assert incarnations(serving("t1"), REFUSED, serving("t1")) == ["t1"] * 3
+
+
+def test_a_new_process_has_to_become_ready_before_it_can_be_unhealthy() -> None:
+    tracker = LifecycleTracker("born")
+    for probe in (serving("t1"), Probe(Sight.ILL, started="t2")):
+        standing = tracker.observe(probe)
+    assert (standing.lifecycle, standing.incarnation) == (Lifecycle.LOADING, "t2")
