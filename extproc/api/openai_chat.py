@@ -18,7 +18,6 @@ def parse(body: Body) -> Prompt:
         api="chat",
         model=model_of(body),
         pieces=tuple(_pieces(body, messages)),
-        given_tokens=0,
         max_output_tokens=count_of(body, "max_completion_tokens", "max_tokens"),
         stream=flag_of(body, "stream"),
         choices=max(1, count_of(body, "n") or 1),

@@ -13,7 +13,7 @@ def request_of(prompt: Prompt, request_id: str, beliefs: Beliefs) -> Request:
     """Features of one prompt. Token counts are estimates by the bytes that a token of this model has had so far."""
     prompt_bytes = sum(map(len, prompt.pieces))
     bytes_per_token = beliefs.bytes_per_token(prompt.model)
-    prompt_tokens = max(1, math.ceil(prompt_bytes / bytes_per_token) + prompt.given_tokens)
+    prompt_tokens = max(1, math.ceil(prompt_bytes / bytes_per_token) + len(prompt.token_ids) + prompt.media_tokens)
     expected = prompt.choices * beliefs.output_tokens(prompt.model, prompt.api)
     if prompt.max_output_tokens is not None:
         expected = min(expected, prompt.choices * prompt.max_output_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -59,17 +60,38 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.id}@{self.incarnation}"
 
 
+class Capability(StrEnum):
+    """What a request needs an instance to be able to do."""
+
+    VISION = "vision"
+    AUDIO = "audio"
+    TOOLS = "tools"
+    JSON_SCHEMA = "json_schema"  # or a grammar: constrained output of any kind
+    LOGPROBS = "logprobs"
+    REASONING = "reasoning"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TRANSCRIPTION = "transcription"
+    IMAGE_GENERATION = "image_generation"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """What a client's body asks for, whatever the API it came by."""
 
     api: str  # chat, completions …
     model: str
-    pieces: tuple[bytes, ...]  # the prompt's parts as UTF-8, in the order in which the engine sees them
-    given_tokens: int  # tokens that came as ids, beside `pieces`
-    max_output_tokens: int | None  # the client's own cap
-    stream: bool
-    choices: int = 1  # answers asked for (`n`)
+    pieces: tuple[bytes, ...]  # the prompt's text as UTF-8, in the order in which the engine sees it
+    token_ids: Sequence[int] = ()  # what came as token ids in the place of text
+    media_tokens: int = 0  # estimate for images and audio, beside the text
+    max_output_tokens: int | None = None  # the client's own cap; 0 where the API produces no tokens
+    stream: bool = False
+    choices: int = 1  # answers asked for: `n` times the number of prompts
+    needs: frozenset[Capability] = frozenset()
+    session: str = ""  # what the body says of who or what conversation this is
+    cache_salt: str = ""
+    priority: int | None = None  # as the client claims; lower is more urgent, as vLLM has it
+    deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def test_every_form_of_a_completions_prompt_is_counted(
     prompt: Any, pieces: tuple[bytes, ...], ids: int, choices: int
 ) -> None:
     parsed = parse_completions({"model": "m", "prompt": prompt})
-    assert (parsed.pieces, parsed.given_tokens, parsed.choices) == (pieces, ids, choices)
+    assert (parsed.pieces, len(parsed.token_ids), parsed.choices) == (pieces, ids, choices)
 
 
 @pytest.mark.parametrize("prompt", [None, 7, [], {}, ["a", 1], [None], [True]])
