@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from extproc.config import environment, header_name, host_port
 from extproc.control.settings import EnvoySettings, Shape, Upstream
@@ -12,17 +13,29 @@ from extproc.errors import ConfigError
 HELP = "print a complete Envoy bootstrap, or just the fragments for an existing mesh"
 EXAMPLE = "extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml"
 
+_OUTPUT = """what to print (default: %(default)s). filter: the fields that an existing HttpConnectionManager needs,
+header stripping and access log included; route: its route_config; clusters: the pools, instances and the service"""
+_SHAPE = """pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance; pools too, for
+what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s)"""
+_BACKEND = """an instance; repeat for each. CLUSTER is its pool (default: pool); the first pool takes what comes without
+a decision. A host name is looked up by Envoy every few seconds: decisions then reach it only if the agent publishes an
+address that the name resolves to, otherwise Envoy balances by itself"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags: where things are, and what the operator chooses."""
-    add = parser.add_argument
-    add(
-        "--backend",
-        action="append",
-        required=True,
-        metavar="[CLUSTER/]ID=IP:PORT",
-        help="an instance; repeat for each. CLUSTER is its pool (default: pool)",
+    """Flags: where things are, what the operator chooses, what is printed."""
+    _add_places(parser)
+    _add_choices(parser)
+    _add_limits(parser)
+    parser.add_argument(
+        "--fragment", choices=("bootstrap", "filter", "route", "clusters"), default="bootstrap", help=_OUTPUT
     )
+    parser.add_argument("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--backend", action="append", required=True, metavar="[CLUSTER/]ID=IP:PORT", help=_BACKEND)
     add(
         "--extproc",
         action="append",
@@ -30,14 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a worker of `extproc serve`; repeat for each (default: 127.0.0.1:9002)",
     )
     add("--listen", default="0.0.0.0:8080", metavar="HOST:PORT", help="where clients connect (default: %(default)s)")
-    add("--admin", default="127.0.0.1:9901", metavar="HOST:PORT", help="Envoy's admin page (default: %(default)s)")
     add(
-        "--shape",
-        choices=("pool", "instance"),
-        default="pool",
-        help="pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance, "
-        "host names allowed (default: %(default)s)",
+        "--admin",
+        default="127.0.0.1:9901",
+        metavar="HOST:PORT",
+        help="Envoy's admin page, which can also stop it: no public address; 'off' for none (default: %(default)s)",
     )
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--shape", choices=("pool", "instance"), default="pool", help=_SHAPE)
     add(
         "--cluster-header",
         default=environment("CLUSTER_HEADER", "x-upstream-cluster"),
@@ -47,28 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fail-closed",
         action="store_true",
-        help="without a decision answer 503; otherwise Envoy balances by itself over the first pool",
+        help="answer 503 to completions without a decision; otherwise Envoy balances them over the first pool",
     )
     add(
-        "--message-timeout-s",
-        type=float,
-        default=0.25,
-        metavar="S",
-        help="seconds that a decision may take before Envoy goes on without it (default: %(default)s)",
-    )
-    add(
-        "--body-limit-bytes",
-        type=int,
-        default=64 * 1024 * 1024,
-        metavar="BYTES",
-        help="larger request bodies get 413 (default: %(default)s)",
-    )
-    add(
-        "--stream-idle-timeout-s",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds of silence that end a stream (default: %(default)s)",
+        "--no-json-usage",
+        action="store_true",
+        help="leave out json_to_metadata, which holds JSON answers back until they are whole: no token counts of them",
     )
     add(
         "--no-sse-usage",
@@ -76,41 +76,89 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out sse_to_metadata, which Envoy calls work in progress: no token counts of streamed answers",
     )
     add(
-        "--fragment",
-        choices=("bootstrap", "filters", "routes", "clusters"),
-        default="bootstrap",
-        help="what to print (default: %(default)s)",
+        "--health-path",
+        default="",
+        metavar="PATH",
+        help="such as /health: Envoy itself asks the pools' instances, and balances over those that answer 200 "
+        "what comes without a decision (default: only connection failures count)",
     )
-    add("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
+        ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
+        ("request-timeout-s", float, "S", "seconds that a client has to send its whole request, then 408"),
+        ("stream-idle-timeout-s", float, "S", "seconds of silence that end a stream"),
+        (
+            "upstream-idle-s",
+            float,
+            "S",
+            "seconds until Envoy closes an idle connection to an instance; less than its own",
+        ),
+        ("body-limit-bytes", int, "BYTES", "requests beyond it get 413; JSON answers 500, unless --no-json-usage"),
+        ("max-connections", int, "N", "clients' connections at once"),
+        (
+            "max-heap-bytes",
+            int,
+            "BYTES",
+            "memory of Envoy; near it, the largest streams are reset and new requests get 503",
+        ),
+    )
+    for name, kind, unit, text in limits:
+        value = EnvoySettings.__dataclass_fields__[name.replace("-", "_")].default
+        shown = "no limit" if value is None else "%(default)s"
+        parser.add_argument(f"--{name}", type=kind, default=value, metavar=unit, help=f"{text} (default: {shown})")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the configuration."""
+    """Print the configuration; what it means that a backend has no address goes to stderr."""
     from extproc.adapters.yaml_files import dump
     from extproc.control.bootstrap import fragment
 
-    settings = EnvoySettings(
-        upstreams=tuple(parse_upstream(text) for text in args.backend),
-        workers=tuple(host_port(text) for text in args.extproc or ("127.0.0.1:9002",)),
-        listen=host_port(args.listen),
-        admin=host_port(args.admin),
-        shape=Shape(args.shape),
-        cluster_header=header_name(args.cluster_header),
-        fail_closed=args.fail_closed,
-        message_timeout_s=args.message_timeout_s,
-        body_limit_bytes=args.body_limit_bytes,
-        stream_idle_timeout_s=args.stream_idle_timeout_s,
-        sse_usage=not args.no_sse_usage,
-    )
+    settings = settings_from(args)
+    if settings.named_hosts and settings.shape is Shape.POOL:
+        names = ", ".join(settings.named_hosts)
+        print(f"extproc envoy-config: decisions name addresses; agents must publish those of {names}", file=sys.stderr)
     values = fragment(args.fragment, settings)
     print(json.dumps(values, indent=2) if args.json else dump(values), end="\n" if args.json else "")
     return 0
 
 
+def settings_from(args: argparse.Namespace) -> EnvoySettings:
+    """The parsed command line as settings. Raises ConfigError."""
+    return EnvoySettings(
+        upstreams=tuple(parse_upstream(text) for text in args.backend),
+        workers=tuple(endpoint(text) for text in args.extproc or ("127.0.0.1:9002",)),
+        listen=host_port(args.listen),
+        admin=None if args.admin == "off" else host_port(args.admin),
+        shape=Shape(args.shape),
+        cluster_header=header_name(args.cluster_header),
+        fail_closed=args.fail_closed,
+        message_timeout_s=args.message_timeout_s,
+        request_timeout_s=args.request_timeout_s,
+        stream_idle_timeout_s=args.stream_idle_timeout_s,
+        upstream_idle_s=args.upstream_idle_s,
+        body_limit_bytes=args.body_limit_bytes,
+        json_usage=not args.no_json_usage,
+        sse_usage=not args.no_sse_usage,
+        health_path=args.health_path,
+        max_connections=args.max_connections,
+        max_heap_bytes=args.max_heap_bytes,
+    )
+
+
 def parse_upstream(text: str) -> Upstream:
     """`[CLUSTER/]ID=IP:PORT`. Raises ConfigError."""
     name, equals, address = text.partition("=")
-    cluster, _, instance_id = name.rpartition("/")
-    if not equals or not instance_id:
+    cluster, slash, instance_id = name.rpartition("/")
+    if not equals or not instance_id or (slash and not cluster):
         raise ConfigError(f"'{text}' is not [CLUSTER/]ID=IP:PORT")
-    return Upstream(instance_id, host_port(address), cluster or "pool")
+    return Upstream(instance_id, endpoint(address), cluster or "pool")
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """Host and port that Envoy connects to: neither "all interfaces" nor "any port". Raises ConfigError."""
+    host, port = host_port(text)
+    if host in ("0.0.0.0", "::") or not port:
+        raise ConfigError(f"'{text}' is no address to connect to: name a host and a port")
+    return host, port

@@ -12,6 +12,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     Cluster,
     ClusterCommonLbConfig,
     ClusterDiscoveryType,
+    ClusterDnsLookupFamily,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
     OutlierDetection,
@@ -20,11 +21,14 @@ from envoy_data_plane.envoy.config.core.v3 import (
     Address,
     HealthCheck,
     HealthCheckGrpcHealthCheck,
+    HealthCheckHttpHealthCheck,
+    Http1ProtocolOptions,
     Http2ProtocolOptions,
     KeepaliveSettings,
     SocketAddress,
     TypedExtensionConfig,
 )
+from envoy_data_plane.envoy.config.core.v3 import HttpProtocolOptions as CommonHttpOptions
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints
 from envoy_data_plane.envoy.extensions.load_balancing_policies.least_request.v3 import LeastRequest
 from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 import (
@@ -39,20 +43,21 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.settings import EnvoySettings, HostPort, Shape, is_ip
-
-EXTPROC_CLUSTER = "extproc"
+from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, HostPort, Shape, is_ip
 
 # Envoy's default of 1,024 requests a cluster is below what a fleet streams at once, and cuts ext_proc streams too.
 _MANY = 100_000
+_HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 def clusters(settings: EnvoySettings) -> list[Cluster]:
     """All clusters of the bootstrap. In the shape `instance` the pools remain, for what comes without a decision."""
-    pools = settings.pools
-    result = [_pool(name, [backend.address for backend in members]) for name, members in pools.items()]
+    result = [
+        pool_cluster(name, [upstream.address for upstream in members], settings)
+        for name, members in settings.pools.items()
+    ]
     if settings.shape is Shape.INSTANCE:
-        result += [_instance(backend.id, backend.address) for backend in settings.upstreams]
+        result += [instance_cluster(upstream.id, upstream.address, settings) for upstream in settings.upstreams]
     return [*result, extproc_cluster(settings.workers)]
 
 
@@ -76,17 +81,15 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
             http2_protocol_options=Http2ProtocolOptions(connection_keepalive=keepalive)
         )
     )
-    name = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    cluster = _cluster(EXTPROC_CLUSTER, list(workers), connect_timeout_s=0.25)
-    cluster.typed_extension_protocol_options = {name: AnyMessage.pack(http2)}
+    cluster = _cluster(EXTPROC_CLUSTER, list(workers), http2, connect_timeout_s=0.25)
     cluster.health_checks = [check]
     cluster.common_lb_config = _no_panic()
     return cluster
 
 
-def _pool(name: str, addresses: list[HostPort]) -> Cluster:
+def pool_cluster(name: str, addresses: list[HostPort], settings: EnvoySettings) -> Cluster:
     """Endpoints in the order that the decision gives; least request where there is none."""
-    cluster = _cluster(name, addresses)
+    cluster = _cluster(name, addresses, _engine_http(settings))
     cluster.load_balancing_policy = _policy(
         "envoy.load_balancing_policies.override_host",
         OverrideHost(
@@ -97,32 +100,73 @@ def _pool(name: str, addresses: list[HostPort]) -> Cluster:
             fallback_policy=_policy("envoy.load_balancing_policies.least_request", LeastRequest()),
         ),
     )
-    # Gateway failures alone: an engine that answers 500 to one odd prompt is not ill.
-    cluster.outlier_detection = OutlierDetection(
-        consecutive_5xx=0,
-        consecutive_gateway_failure=3,
-        enforcing_consecutive_gateway_failure=100,
-        interval=timedelta(seconds=1),
-        base_ejection_time=timedelta(seconds=5),
-        max_ejection_percent=50,
-    )
+    cluster.outlier_detection = _unreachable_hosts()
+    if settings.health_path:
+        cluster.health_checks = [_http_check(settings.health_path)]
     return cluster
 
 
-def _instance(name: str, address: HostPort) -> Cluster:
-    cluster = _cluster(name, [address])
+def instance_cluster(name: str, address: HostPort, settings: EnvoySettings) -> Cluster:
+    """One instance alone. It has no health of its own in Envoy: the decision knows it."""
+    cluster = _cluster(name, [address], _engine_http(settings))
     cluster.common_lb_config = _no_panic()
     return cluster
 
 
-def _cluster(name: str, addresses: list[HostPort], connect_timeout_s: float = 1.0) -> Cluster:
+def _unreachable_hosts() -> OutlierDetection:
+    """Leave out what cannot be connected to or resets connections.
+
+    An answer is never held against an instance: 500 may be one odd prompt, and 503 is how a full engine asks for
+    less, which the router's own cool-down weighs.
+    """
+    return OutlierDetection(
+        split_external_local_origin_errors=True,
+        consecutive_local_origin_failure=3,
+        enforcing_consecutive_local_origin_failure=100,
+        enforcing_consecutive_5xx=0,
+        enforcing_consecutive_gateway_failure=0,
+        enforcing_success_rate=0,
+        enforcing_local_origin_success_rate=0,
+        interval=timedelta(seconds=1),
+        base_ejection_time=timedelta(seconds=5),
+        max_ejection_percent=50,
+    )
+
+
+def _http_check(path: str) -> HealthCheck:
+    """Unhurried: an engine's event loop may be late while a long prompt is computed."""
+    every = timedelta(seconds=5)
+    return HealthCheck(
+        timeout=every,
+        interval=every,
+        no_traffic_interval=every,
+        unhealthy_threshold=2,
+        healthy_threshold=1,
+        http_health_check=HealthCheckHttpHealthCheck(path=path),
+    )
+
+
+def _engine_http(settings: EnvoySettings) -> HttpProtocolOptions:
+    """HTTP/1.1, on connections that Envoy closes before the engine does: a request sent into a close is lost."""
+    return HttpProtocolOptions(
+        common_http_protocol_options=CommonHttpOptions(idle_timeout=timedelta(seconds=settings.upstream_idle_s)),
+        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=Http1ProtocolOptions()),
+    )
+
+
+def _cluster(
+    name: str, addresses: list[HostPort], http: HttpProtocolOptions, connect_timeout_s: float = 1.0
+) -> Cluster:
     static = all(is_ip(host) for host, _ in addresses)
     hosts = [LbEndpoint(endpoint=Endpoint(address=socket_address(address))) for address in addresses]
     return Cluster(
         name=name,
         type=ClusterDiscoveryType.STATIC if static else ClusterDiscoveryType.STRICT_DNS,
+        # As the agent resolves a backend's name: a decision's address has to be among those that Envoy found.
+        dns_lookup_family=ClusterDnsLookupFamily.AUTO if static else ClusterDnsLookupFamily.V4_PREFERRED,
         connect_timeout=timedelta(seconds=connect_timeout_s),
         circuit_breakers=_wide_open(),
+        typed_extension_protocol_options={_HTTP_OPTIONS: AnyMessage.pack(http)},
         load_assignment=ClusterLoadAssignment(cluster_name=name, endpoints=[LocalityLbEndpoints(lb_endpoints=hosts)]),
     )
 

@@ -40,8 +40,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.clusters import EXTPROC_CLUSTER
-from extproc.control.settings import EnvoySettings
+from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
 _MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
@@ -56,10 +55,9 @@ _USAGE = {
 
 def filters(settings: EnvoySettings) -> list[HttpFilter]:
     """The chain, in order."""
-    chain = [
-        _filter(EXT_PROC_FILTER, ext_proc(settings)),
-        _filter("envoy.filters.http.json_to_metadata", _json_usage()),
-    ]
+    chain = [_filter(EXT_PROC_FILTER, ext_proc(settings))]
+    if settings.json_usage:
+        chain.append(_filter("envoy.filters.http.json_to_metadata", _json_usage()))
     if settings.sse_usage:
         chain.append(_filter("envoy.filters.http.sse_to_metadata", _sse_usage()))
     return [*chain, _filter("envoy.filters.http.router", Router())]

@@ -8,7 +8,12 @@ from betterproto2 import Message
 from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as OneMutation
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutationRemoveOnMatch
-from envoy_data_plane.envoy.config.core.v3 import ApiVersion, TypedExtensionConfig
+from envoy_data_plane.envoy.config.core.v3 import (
+    ApiVersion,
+    Http1ProtocolOptions,
+    Http2ProtocolOptions,
+    TypedExtensionConfig,
+)
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import CommonGrpcAccessLogConfig, HttpGrpcAccessLogConfig
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
@@ -22,6 +27,7 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.control.clusters import socket_address
 from extproc.control.filters import filters, grpc_service
+from extproc.control.local_replies import local_replies
 from extproc.control.routes import route_configuration
 from extproc.control.settings import EnvoySettings
 
@@ -31,8 +37,9 @@ _DURATIONS = {
     "headers_us": "DS_RX_BEG:US_RX_BEG",
     "dispatched_us": "DS_RX_BEG:US_TX_BEG",  # what routing cost
 }
-_REQUEST_TIMEOUT_S = 60.0  # for a client to send its whole request
-_BUFFER_BYTES = 1024 * 1024  # of one connection; bodies have their own limit
+# Of one connection. Bodies have a limit of their own, which Envoy heeds only where it is not the lower one.
+_BUFFER_BYTES = 1024 * 1024
+_HTTP2_WINDOW_BYTES = 16 * 1024 * 1024  # of a stream, Envoy's default; the same holds for it
 
 
 def listener(settings: EnvoySettings) -> Listener:
@@ -45,11 +52,14 @@ def listener(settings: EnvoySettings) -> Listener:
             )
         ]
     )
+    address = socket_address(settings.listen)
+    if address.socket_address is not None and settings.listen[0] == "::":
+        address.socket_address.ipv4_compat = True  # all interfaces of both families, as elsewhere
     return Listener(
         name="llm",
-        address=socket_address(settings.listen),
+        address=address,
         filter_chains=[chain],
-        per_connection_buffer_limit_bytes=_BUFFER_BYTES,
+        per_connection_buffer_limit_bytes=min(_BUFFER_BYTES, settings.body_limit_bytes),
     )
 
 
@@ -58,10 +68,16 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
     return HttpConnectionManager(
         stat_prefix="llm",
         stream_idle_timeout=timedelta(seconds=settings.stream_idle_timeout_s),
-        request_timeout=timedelta(seconds=_REQUEST_TIMEOUT_S),
+        request_timeout=timedelta(seconds=settings.request_timeout_s),
+        # Probes and old tools speak HTTP/1.0; a refusal would cut off what they are still sending.
+        http_protocol_options=Http1ProtocolOptions(accept_http_10=True, default_host_for_http_10="llm"),
+        http2_protocol_options=Http2ProtocolOptions(
+            initial_stream_window_size=min(_HTTP2_WINDOW_BYTES, settings.body_limit_bytes)
+        ),
         upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         early_header_mutation_extensions=[_strip(settings.cluster_header)],
         access_log=[AccessLog(name="envoy.access_loggers.http_grpc", typed_config=AnyMessage.pack(_access_log()))],
+        local_reply_config=local_replies(settings),
         route_config=route_configuration(settings),
         http_filters=filters(settings),
     )

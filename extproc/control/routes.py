@@ -29,13 +29,19 @@ from extproc.control.settings import EnvoySettings
 # Paths that the service routes by (`extproc.api.paths`), behind any prefix.
 _ROUTED_PATHS = ".*/completions/*"
 _NO_DECISION = {
-    "error": {
-        "message": "The inference router is not available.",
-        "type": "server_error",
-        "param": None,
-        "code": "router_unavailable",
-    }
+    "message": "The inference router is not available.",
+    "type": "server_error",
+    "param": None,
+    "code": "router_unavailable",
 }
+_BAD_UPGRADE = {
+    "message": "A WebSocket upgrade must be a GET request.",
+    "type": "invalid_request_error",
+    "param": None,
+    "code": "invalid_upgrade",
+}
+
+PerFilter = dict[str, AnyMessage]
 
 
 def route_configuration(settings: EnvoySettings) -> RouteConfiguration:
@@ -56,7 +62,7 @@ def routes(settings: EnvoySettings) -> list[Route]:
     """
     decided = HeaderMatcher(name=settings.cluster_header, present_match=True)
     idle_timeout = timedelta(seconds=settings.stream_idle_timeout_s)
-    result = [_upgrade(settings)]
+    result = _upgrades(settings)
     by_decision = RouteAction(
         cluster_header=settings.cluster_header,
         timeout=timedelta(0),  # Envoy's default of 15 s would cut answers
@@ -73,22 +79,39 @@ def routes(settings: EnvoySettings) -> list[Route]:
     return result
 
 
-def _upgrade(settings: EnvoySettings) -> Route:
-    """WebSocket upgrades bypass ext_proc: they would wait for a body that never ends."""
+def _upgrades(settings: EnvoySettings) -> list[Route]:
+    """WebSocket upgrades bypass ext_proc, which would wait for the end of a body that has none.
+
+    An upgrade is a GET. Anything else that calls itself one would get past the decision, and is refused.
+    """
     websocket = HeaderMatcher(name="upgrade", string_match=StringMatcher(exact="websocket", ignore_case=True))
-    action = RouteAction(cluster=settings.default_pool, timeout=timedelta(0))
+    get = HeaderMatcher(name=":method", string_match=StringMatcher(exact="GET"))
     off = {EXT_PROC_FILTER: AnyMessage.pack(ExtProcPerRoute(disabled=True))}
-    return Route(match=RouteMatch(prefix="/", headers=[websocket]), route=action, typed_per_filter_config=off)
+    return [
+        Route(
+            match=RouteMatch(prefix="/", headers=[websocket, get]),
+            route=RouteAction(cluster=settings.default_pool, timeout=timedelta(0)),
+            typed_per_filter_config=off,
+        ),
+        _answer(RouteMatch(prefix="/", headers=[websocket]), 400, _BAD_UPGRADE, off),
+    ]
 
 
 def _refusal() -> Route:
     """503 for what needs a decision and got none."""
     post = HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))
+    return _answer(RouteMatch(safe_regex=RegexMatcher(regex=_ROUTED_PATHS), headers=[post]), 503, _NO_DECISION)
+
+
+def _answer(match: RouteMatch, status: int, error: dict[str, str | None], filters: PerFilter | None = None) -> Route:
+    """A JSON answer of Envoy's own."""
+    body = DataSource(inline_string=json.dumps({"error": error}))
     json_type = HeaderValueOption(header=HeaderValue(key="content-type", value="application/json"))
     return Route(
-        match=RouteMatch(safe_regex=RegexMatcher(regex=_ROUTED_PATHS), headers=[post]),
-        direct_response=DirectResponseAction(status=503, body=DataSource(inline_string=json.dumps(_NO_DECISION))),
+        match=match,
+        direct_response=DirectResponseAction(status=status, body=body),
         response_headers_to_add=[json_type],
+        typed_per_filter_config=filters or {},
     )
 
 

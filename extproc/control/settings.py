@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
 from extproc.errors import ConfigError
 
 HostPort = tuple[str, int]
+
+EXTPROC_CLUSTER = "extproc"
+MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
+MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # what may stand in a header value, a statistic and a file
 
 
 class Shape(StrEnum):
@@ -39,9 +48,15 @@ class EnvoySettings:
     cluster_header: str = "x-upstream-cluster"
     fail_closed: bool = False  # refuse what needs a decision and got none, instead of balancing it
     message_timeout_s: float = 0.25  # what a decision may take before Envoy goes on without it
-    body_limit_bytes: int = 64 * 1024 * 1024
+    request_timeout_s: float = 60.0  # for a client to send its whole request
     stream_idle_timeout_s: float = 600.0  # silence between two chunks of an answer
+    upstream_idle_s: float = 4.0  # of a connection to an instance: less than the 5 s after which uvicorn closes it
+    body_limit_bytes: int = 64 * 1024 * 1024  # of a request, and of a JSON answer whose usage is read
+    json_usage: bool = True  # token usage of answers in one piece
     sse_usage: bool = True  # token usage of streamed answers, by a filter that Envoy calls work in progress
+    health_path: str = ""  # such as /health: Envoy's own check of the pools, for what comes without a decision
+    max_connections: int | None = None  # clients' connections at once
+    max_heap_bytes: int | None = None  # of Envoy; near it the largest buffers go first, then new requests get 503
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what Envoy would refuse or, worse, accept."""
@@ -49,25 +64,50 @@ class EnvoySettings:
             raise ConfigError("no backend: name at least one, such as --backend gpu-0=10.0.0.1:8000")
         if not self.workers:
             raise ConfigError("no ext_proc worker: name at least one, such as --extproc 127.0.0.1:9002")
-        ids = [backend.id for backend in self.upstreams]
-        if len(set(ids)) < len(ids):
-            raise ConfigError("two backends have the same id")
-        if self.shape is Shape.POOL and not all(is_ip(backend.address[0]) for backend in self.upstreams):
+        self._check_names()
+        for name in ("message_timeout_s", "request_timeout_s", "stream_idle_timeout_s", "upstream_idle_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0.001 <= value <= 86_400):
+                raise ConfigError(f"{name} is {value:g}, but must be between 0.001 and 86400 seconds")
+        for name in ("max_connections", "max_heap_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}, but must be at least 1")
+        if not MIN_BODY_BYTES <= self.body_limit_bytes <= MAX_BODY_BYTES:
             raise ConfigError(
-                "a backend is given by host name, but Envoy's override_host policy takes ip:port alone; "
-                "give its IP address, or choose --shape instance"
+                f"body_limit_bytes is {self.body_limit_bytes}, but must be from {MIN_BODY_BYTES} to {MAX_BODY_BYTES}"
             )
+        if self.health_path and not self.health_path.startswith("/"):
+            raise ConfigError(f"health_path is '{self.health_path}', but must begin with /")
+
+    def _check_names(self) -> None:
+        ids = Counter(upstream.id for upstream in self.upstreams)
+        for name in (*ids, *self.pools):
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"'{name}' is no name for a backend or pool: letters, digits and . _ : - alone")
+        clusters = Counter([EXTPROC_CLUSTER, *self.pools])
+        if self.shape is Shape.INSTANCE:
+            clusters += ids
+        for counted, what in ((ids, "backends"), (clusters, "clusters")):
+            twice = [name for name, count in counted.items() if count > 1]
+            if twice:
+                raise ConfigError(f"two {what} have the name '{twice[0]}'")
 
     @property
     def pools(self) -> dict[str, tuple[Upstream, ...]]:
-        """Backends by their pool, in the order given."""
-        names = dict.fromkeys(backend.cluster for backend in self.upstreams)
-        return {name: tuple(b for b in self.upstreams if b.cluster == name) for name in names}
+        """Upstreams by their pool, in the order given."""
+        names = dict.fromkeys(upstream.cluster for upstream in self.upstreams)
+        return {name: tuple(each for each in self.upstreams if each.cluster == name) for name in names}
 
     @property
     def default_pool(self) -> str:
         """The pool that takes what comes without a decision: the first one."""
         return self.upstreams[0].cluster
+
+    @property
+    def named_hosts(self) -> tuple[str, ...]:
+        """Hosts of upstreams that are given by name. Decisions name addresses; Envoy has to find them by DNS."""
+        return tuple(upstream.address[0] for upstream in self.upstreams if not is_ip(upstream.address[0]))
 
 
 def is_ip(host: str) -> bool:
