@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from extproc.core.snapshot import Policy
 from extproc.errors import ConfigError
+from extproc.stream.exchange import Rules
 
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
 
@@ -23,6 +24,7 @@ class ServeSettings:
     cluster_header: str = "x-upstream-cluster"
     drain_s: float = 30.0  # what running streams get after SIGTERM
     policy: Policy = field(default_factory=Policy)
+    rules: Rules = field(default_factory=Rules)
 
 
 def environment(name: str, default: str) -> str:

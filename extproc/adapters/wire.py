@@ -5,7 +5,7 @@ Replies that never differ are serialised once; the service sends and receives ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import msgspec
@@ -16,10 +16,10 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from extproc.core.model import Features, Outcome
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
+    Answer,
     Continue,
     Message,
     PassOn,
-    Refuse,
     Reply,
     RequestBody,
     RequestHeaders,
@@ -42,8 +42,8 @@ class WireError(ExtprocError):
     """Bytes that are no message of the protocol, or a message of a kind that our configuration never asks for."""
 
 
-def decode_message(data: bytes) -> Message:
-    """One ProcessingRequest. Raises WireError."""
+def decode_message(data: bytes, wanted: Container[str] = ()) -> Message:
+    """One ProcessingRequest, with the headers in `wanted` (lower-case names). Raises WireError."""
     try:
         request = ext_proc.ProcessingRequest.FromString(data)
     except Exception as error:  # protobuf's DecodeError has no common home across its backends
@@ -51,7 +51,7 @@ def decode_message(data: bytes) -> Message:
     kind = request.WhichOneof("request")
     match kind:
         case "request_headers":
-            return _request_headers(request)
+            return _request_headers(request, wanted)
         case "request_body":
             return RequestBody(request.request_body.body)
         case "response_headers":
@@ -61,17 +61,21 @@ def decode_message(data: bytes) -> Message:
     raise WireError(f"unexpected message '{kind}': only headers, the request's body and trailers are asked for")
 
 
-def _request_headers(request: Any) -> RequestHeaders:
+def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
     method = path = request_id = ""
+    kept: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
-        match header.key:
+        key = header.key
+        match key:
             case ":method":
                 method = _value(header)
             case ":path":
                 path = _value(header)
             case "x-request-id":
                 request_id = _value(header)
-    return RequestHeaders(method, path, request_id, request.request_headers.end_of_stream)
+            case _ if key in wanted:
+                kept[key] = _value(header)
+    return RequestHeaders(method, path, request_id, request.request_headers.end_of_stream, kept)
 
 
 def _response_headers(request: Any) -> ResponseHeaders:
@@ -115,8 +119,8 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
             return _CONTINUE[Continue(reply.to)]
         case RouteTo():
             return _route_to(reply, cluster_header)
-        case Refuse():
-            return _refuse(reply)
+        case Answer():
+            return _answer(reply)
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
@@ -144,12 +148,12 @@ def _features_fields(features: Features) -> Iterator[tuple[str, Any]]:
         yield name, getattr(features, name)
 
 
-def _refuse(reply: Refuse) -> bytes:
+def _answer(reply: Answer) -> bytes:
     answer = ext_proc.ProcessingResponse()
     immediate = answer.immediate_response
     immediate.status.code = reply.status
     immediate.body = reply.body
-    immediate.details = f"extproc_{reply.details}"
+    immediate.details = f"extproc_{reply.reason}"
     _set_header(immediate.headers, "content-type", "application/json")
     if reply.retry_after_s is not None:
         _set_header(immediate.headers, "retry-after", str(reply.retry_after_s))

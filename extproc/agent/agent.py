@@ -136,6 +136,7 @@ class Publisher:
             hardware=backend.hardware,
             tensor_parallel=backend.tensor_parallel,
             zone=backend.zone,
+            capabilities=backend.capabilities,
             max_model_len_tokens=facts.max_model_len_tokens,
             block_size_tokens=facts.block_size_tokens,
             kv_blocks=facts.kv_blocks,

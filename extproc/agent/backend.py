@@ -11,7 +11,7 @@ import msgspec
 
 from extproc.adapters.engines.known import ENGINES
 from extproc.core.events import fault
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.model import Capability, Instance, Lifecycle
 from extproc.errors import ConfigError
 
 
@@ -27,6 +27,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tensor_parallel: int = 1
     zone: str = ""
     max_num_seqs: int | None = None
+    capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
 
     @property
     def name(self) -> str:

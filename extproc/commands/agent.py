@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE.yaml",
         help="a list of backends, each with url and any of: id, address, cluster, engine, hardware, "
-        "tensor_parallel, zone, max_num_seqs",
+        "tensor_parallel, zone, max_num_seqs, capabilities",
     )
     parser.add_argument("--id", default="", help="name of the one backend (default: its host:port)")
     parser.add_argument(

@@ -6,8 +6,10 @@ import argparse
 import logging
 import sys
 
+from extproc.api.caller import Trust
 from extproc.config import ServeSettings, environment, header_name, host_port
 from extproc.core.snapshot import Policy
+from extproc.stream.exchange import Rules
 
 HELP = "run the ext_proc and access-log service"
 EXAMPLE = "extproc serve --listen 127.0.0.1:9002 --redis-url redis://127.0.0.1:6379/0"
@@ -69,6 +71,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that running streams get after SIGTERM (default %(default)s)",
     )
+    _add_trust(parser)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    """Flags of what the service believes of a request. A header named here must be one that clients cannot set."""
+    group = parser.add_argument_group("what is believed of a request")
+    trust = Trust()
+    group.add_argument(
+        "--session-header",
+        default=environment("SESSION_HEADER", trust.session_header),
+        metavar="NAME",
+        help="says which requests belong together (default %(default)s)",
+    )
+    for name, what in (
+        ("tenant", "names the tenant; `authorization` is known by its digest alone"),
+        ("priority", "holds the priority, a whole number, lower is more urgent"),
+        ("timeout", "holds the seconds (or 250ms) that the caller waits"),
+        ("class", "is interactive, long_context or batch"),
+    ):
+        group.add_argument(
+            f"--{name}-header",
+            default=environment(f"{name.upper()}_HEADER", ""),
+            metavar="NAME",
+            help=f"trusted header that {what} (default: none)",
+        )
+    group.add_argument("--trust-body-priority", action="store_true", help="believe the body's `priority` field")
+    group.add_argument(
+        "--answer-models", action="store_true", help="answer GET /v1/models from the registry instead of passing it on"
+    )
+
+
+def _rules(args: argparse.Namespace) -> Rules:
+    def optional(name: str) -> str:
+        return header_name(name) if name else ""
+
+    trust = Trust(
+        tenant_header=optional(args.tenant_header),
+        session_header=optional(args.session_header),
+        priority_header=optional(args.priority_header),
+        timeout_header=optional(args.timeout_header),
+        class_header=optional(args.class_header),
+        body_priority=args.trust_body_priority,
+    )
+    return Rules(trust=trust, answer_models=args.answer_models)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
+        rules=_rules(args),
         policy=Policy(stale_after_s=args.stale_after_s, max_in_flight=args.max_in_flight, max_queued=args.max_queued),
     )
     uvloop.run(serve(settings))

@@ -20,6 +20,10 @@ def check(request: Request, member: Member, snapshot: Snapshot, now: float) -> R
     # While a model loads, the engine lists no models yet; the lifecycle below tells more than "not served".
     if request.model not in instance.models and instance.models:
         return Rejection(instance.id, Reason.MODEL_NOT_SERVED, request.model, instance.models)
+    if request.needs and instance.capabilities is not None:
+        missing = request.needs.difference(instance.capabilities)
+        if missing:
+            return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
     if instance.lifecycle is not Lifecycle.READY:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
     policy = snapshot.policy

@@ -1,31 +1,67 @@
-"""From a prompt to the request that is decided upon: token counts, expected output, prefix blocks."""
+"""From a prompt and its caller to the request that is decided upon."""
 
 from __future__ import annotations
 
 import math
 
 from extproc.core.beliefs import Beliefs
-from extproc.core.model import Prompt, Request
-from extproc.core.prefix import BLOCK_BYTES, chain
+from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
+from extproc.core.model import Caller, Prompt, Request, RequestClass
+from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
+
+LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
 
 
-def request_of(prompt: Prompt, request_id: str, beliefs: Beliefs) -> Request:
-    """Features of one prompt. Token counts are estimates by the bytes that a token of this model has had so far."""
+def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float) -> Request:
+    """Features of one request. Token counts are estimates by the bytes that a token of this model has had so far."""
     prompt_bytes = sum(map(len, prompt.pieces))
     bytes_per_token = beliefs.bytes_per_token(prompt.model)
     prompt_tokens = max(1, math.ceil(prompt_bytes / bytes_per_token) + len(prompt.token_ids) + prompt.media_tokens)
-    expected = prompt.choices * beliefs.output_tokens(prompt.model, prompt.api)
-    if prompt.max_output_tokens is not None:
-        expected = min(expected, prompt.choices * prompt.max_output_tokens)
+    prefix, tokens_per_block = _prefix(prompt, caller.tenant, bytes_per_token)
     return Request(
         id=request_id,
         api=prompt.api,
         model=prompt.model,
         prompt_tokens=prompt_tokens,
         prompt_bytes=prompt_bytes,
-        prefix=chain(prompt.pieces, prompt.model),
-        tokens_per_block=BLOCK_BYTES / bytes_per_token,
+        prefix=prefix,
+        tokens_per_block=tokens_per_block,
         max_output_tokens=prompt.max_output_tokens,
-        expected_output_tokens=max(1, math.ceil(expected)),
+        expected_output_tokens=_expected_output_tokens(prompt, beliefs),
         stream=prompt.stream,
+        choices=prompt.choices,
+        needs=prompt.needs,
+        tenant=caller.tenant,
+        session=caller.session or prompt.session,
+        priority=caller.priority if caller.priority is not None else prompt.priority or 0,
+        deadline_s=None if caller.timeout_s is None else now + caller.timeout_s,
+        request_class=caller.request_class or _class_of(prompt, prompt_tokens),
     )
+
+
+def _expected_output_tokens(prompt: Prompt, beliefs: Beliefs) -> int:
+    expected = beliefs.output_tokens(prompt.model, prompt.api)
+    if prompt.max_output_tokens is not None:
+        expected = min(expected, prompt.max_output_tokens)
+    return math.ceil(prompt.choices * expected)
+
+
+def _prefix(prompt: Prompt, tenant: str, bytes_per_token: float) -> tuple[tuple[int, ...], float]:
+    """Hash chain of a prompt and the tokens that one of its blocks stands for.
+
+    The salt holds what engines never share, or what the operator would not want to be shared.
+    """
+    salt = "\0".join((prompt.model, tenant, prompt.cache_salt))
+    if prompt.token_ids:
+        try:
+            blocks = token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)
+        except OverflowError:
+            blocks = ()  # no token has such a number; what to say of it is the engine's part
+        return blocks, float(DEFAULT_BLOCK_SIZE_TOKENS)
+    return byte_chain(prompt.pieces, salt), BLOCK_BYTES / bytes_per_token
+
+
+def _class_of(prompt: Prompt, prompt_tokens: int) -> RequestClass:
+    if prompt.deferrable:
+        return RequestClass.BATCH
+    return RequestClass.LONG_CONTEXT if prompt_tokens >= LONG_CONTEXT_TOKENS else RequestClass.INTERACTIVE

@@ -20,6 +20,21 @@ class Lifecycle(StrEnum):
     STOPPED = "Stopped"  # ended on purpose
 
 
+class Capability(StrEnum):
+    """What a request needs an instance to be able to do."""
+
+    VISION = "vision"
+    AUDIO = "audio"
+    TOOLS = "tools"
+    JSON_SCHEMA = "json_schema"  # or a grammar: constrained output of any kind
+    LOGPROBS = "logprobs"
+    REASONING = "reasoning"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TRANSCRIPTION = "transcription"
+    IMAGE_GENERATION = "image_generation"
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine reports about its work at one moment; `None` means unknown, never zero."""
 
@@ -47,6 +62,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hardware: str = ""  # GPU type as the profile table names it, such as h100_sxm
     tensor_parallel: int = 1
     zone: str = ""
+    capabilities: tuple[Capability, ...] | None = None  # None: not known, taken to be able to do everything
     max_model_len_tokens: int | None = None
     block_size_tokens: int | None = None
     kv_blocks: int | None = None  # KV blocks in all
@@ -58,21 +74,6 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> str:
         """Name of this start of the instance; ledger, prefixes and cool-downs are kept under it."""
         return f"{self.id}@{self.incarnation}"
-
-
-class Capability(StrEnum):
-    """What a request needs an instance to be able to do."""
-
-    VISION = "vision"
-    AUDIO = "audio"
-    TOOLS = "tools"
-    JSON_SCHEMA = "json_schema"  # or a grammar: constrained output of any kind
-    LOGPROBS = "logprobs"
-    REASONING = "reasoning"
-    EMBEDDINGS = "embeddings"
-    RERANK = "rerank"
-    TRANSCRIPTION = "transcription"
-    IMAGE_GENERATION = "image_generation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,25 @@ class Prompt:
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
 
 
+class RequestClass(StrEnum):
+    """What a request's owner waits for."""
+
+    INTERACTIVE = "interactive"  # somebody watches: the first token counts
+    LONG_CONTEXT = "long_context"  # a prompt so long that KV room and prefill decide
+    BATCH = "batch"  # nobody waits: throughput and money count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """What a request's headers say of who asks, as far as the operator trusts them."""
+
+    tenant: str = ""
+    session: str = ""
+    priority: int | None = None  # lower is more urgent
+    timeout_s: float | None = None  # how long the caller will wait for the whole answer
+    request_class: RequestClass | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One client request in the terms that routing needs; token counts are estimates before the engine's own."""
@@ -108,12 +128,25 @@ class Request:
     max_output_tokens: int | None  # the client's own cap
     expected_output_tokens: int
     stream: bool
+    choices: int = 1
+    needs: frozenset[Capability] = frozenset()
+    tenant: str = ""
+    session: str = ""  # requests of one session share most of their prompt
+    priority: int = 0  # lower is more urgent
+    deadline_s: float | None = None  # on the clock of `now`
+    request_class: RequestClass = RequestClass.INTERACTIVE
+
+    @property
+    def context_tokens(self) -> int:
+        """Context that it surely asks for: its prompt and, where the client named one, its output cap."""
+        return self.prompt_tokens + (self.max_output_tokens or 0)
 
 
 class Reason(StrEnum):
     """Why an instance, or the whole request, was turned down."""
 
     MODEL_NOT_SERVED = "model_not_served"
+    CAPABILITY_MISSING = "capability_missing"
     NOT_READY = "not_ready"
     STALE = "stale"
     CONTEXT_TOO_LONG = "context_too_long"
@@ -130,7 +163,7 @@ class Rejection:
 
     instance_id: str
     reason: Reason
-    needs: str | float
+    needs: str | float | tuple[str, ...]
     has: str | float | tuple[str, ...]
 
 

@@ -1,31 +1,9 @@
-"""Which instance holds which prefix: a hash chain over prompt blocks and an index of its holders.
-
-A block's hash covers all blocks before it, so a hit is contiguous from the start by construction.
-"""
+"""Which instance holds which prefix: an index from the blocks of a hash chain to their holders."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-
-import xxhash
-
-BLOCK_BYTES = 256  # about 64 tokens of English, four KV blocks of vLLM's default size
-
-
-def chain(pieces: Iterable[bytes], salt: str, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
-    """Hash chain of a prompt's full blocks, first block first; the rest at the end has no hash.
-
-    `pieces` are the prompt's parts in the order in which the engine sees them; `salt` keeps apart what engines never
-    share (model, LoRA adapter, tenant).
-    """
-    prompt = memoryview(b"".join(pieces))
-    seed = xxhash.xxh3_64_intdigest(salt.encode())
-    hashes = []
-    for start in range(0, len(prompt) - block_bytes + 1, block_bytes):
-        seed = xxhash.xxh3_64_intdigest(prompt[start : start + block_bytes], seed)
-        hashes.append(seed)
-    return tuple(hashes)
+from collections.abc import Sequence
 
 
 class PrefixIndex:

@@ -51,13 +51,13 @@ class Metrics:
         self._predicted.labels(features.model).observe(features.ttft_s)
         self._decide.observe(took_s)
 
-    def refused(self, reason: str) -> None:
-        """A request was answered in the engine's place."""
-        self._requests.labels("refused", reason).inc()
+    def answered(self, reason: str) -> None:
+        """A request was answered in the engine's place: refused, or told what the router knows itself."""
+        self._requests.labels("answered", reason).inc()
 
-    def passed_on(self) -> None:
+    def passed_on(self, reason: str) -> None:
         """A request was left to Envoy's own balancing."""
-        self._requests.labels("passed_on", "").inc()
+        self._requests.labels("passed_on", reason).inc()
 
     def finished(self, outcome: Outcome) -> None:
         """A request has ended."""

@@ -9,7 +9,7 @@ from typing import Any
 from extproc.core.model import Decision, Outcome, Request
 from extproc.observe.metrics import Metrics
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import PassOn, Refuse, Reply, RouteTo
+from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 
 RECENT_DECISIONS = 200
 
@@ -26,10 +26,10 @@ class Observer:
         match reply:
             case RouteTo():
                 self._metrics.routed(reply.features, took_s)
-            case Refuse():
-                self._metrics.refused(reply.details)
+            case Answer():
+                self._metrics.answered(reply.reason)
             case PassOn():
-                self._metrics.passed_on()
+                self._metrics.passed_on(reply.reason)
             case _:
                 return
         if exchange.request is not None and exchange.decision is not None:

@@ -33,7 +33,8 @@ async def serve(settings: ServeSettings) -> None:
     router = Router(settings.policy)
     observer = Observer(Metrics(lambda: _gauges(router)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
-    service = Service(Shell(router, observer, time.monotonic, random.random, settings.cluster_header))
+    shell = Shell(router, observer, time.monotonic, random.random, settings.cluster_header, settings.rules)
+    service = Service(shell)
     async with Registry(settings.redis_url, settings.fleet) as registry:
         synced = asyncio.Event()
         watcher = asyncio.create_task(registry.watch(router.fleet, router.take, synced=synced))

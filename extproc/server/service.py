@@ -15,10 +15,12 @@ from extproc.adapters import wire
 from extproc.core.router import Router
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
-from extproc.stream.exchange import Exchange
+from extproc.stream.exchange import Exchange, Rules
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
+# Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
+_MAX_PENDING = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Shell:
     clock: Callable[[], float]
     draw: Callable[[], float]
     cluster_header: str
+    rules: Rules
 
 
 class ExtProc:
@@ -38,15 +41,16 @@ class ExtProc:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._numbers = itertools.count(1)
+        self._wanted = shell.rules.trust.headers
 
     async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""
         shell = self._shell
-        exchange = Exchange(shell.router, str(next(self._numbers)))
+        exchange = Exchange(shell.router, str(next(self._numbers)), shell.rules)
         try:
             async for data in stream:
                 began_s = shell.clock()
-                reply = exchange.receive(wire.decode_message(data), began_s, shell.draw())
+                reply = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
                 answer = wire.encode_reply(reply, shell.cluster_header)
                 shell.observer.replied(exchange, reply, shell.clock() - began_s)
                 yield answer

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _VERSION = "0.32.0+extproc"
 _MAX_BODY_BYTES = 64 << 20
+_BACKLOG = 2048  # as uvicorn has it, so that a burst of connections is not refused
 
 
 class _Answer:
@@ -239,7 +240,7 @@ async def open_engine(config: EngineConfig) -> AsyncIterator[tuple[EngineServer,
         shutdown_timeout=max(config.grace_s, 0.01),  # aiohttp takes 0 for "wait for ever"
     )
     await runner.setup()
-    site = web.TCPSite(runner, config.host, config.port)
+    site = web.TCPSite(runner, config.host, config.port, backlog=_BACKLOG)
     try:
         await site.start()
     except OSError as error:

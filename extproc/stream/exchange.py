@@ -2,30 +2,33 @@
 
 States and what may come in each:
 
-    NEW       RequestHeaders            -> BODY if a body is expected that we route by, else PASSED
-    BODY      RequestBody               -> ROUTED, or REFUSED
+    NEW       RequestHeaders            -> BODY if a body is to come that we route by, else PASSED or ANSWERED
+    BODY      RequestBody               -> ROUTED, or ANSWERED, or PASSED
     ROUTED    ResponseHeaders, Trailers -> ROUTED, until `close`
     PASSED    anything                  -> PASSED; goes on unchanged
-    REFUSED   nothing
+    ANSWERED  nothing
 
 `close` may come in every state and gives the reservation back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from extproc.api import errors
 from extproc.api.body import BodyError, decode
+from extproc.api.caller import Trust, caller_of
+from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Parser, parser_for
 from extproc.core.features import request_of
-from extproc.core.model import Decision, Reason, Request
+from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
 from extproc.stream.messages import (
+    Answer,
     Continue,
     Message,
     PassOn,
-    Refuse,
     Reply,
     RequestBody,
     RequestHeaders,
@@ -40,7 +43,15 @@ class _State(Enum):
     BODY = auto()
     ROUTED = auto()
     PASSED = auto()
-    REFUSED = auto()
+    ANSWERED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator chose of how requests are read."""
+
+    trust: Trust = field(default_factory=Trust)
+    answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
 
 
 class Exchange:
@@ -49,9 +60,11 @@ class Exchange:
     After `receive`, `request` and `decision` are set once they are known; the shell reports them to metrics.
     """
 
-    def __init__(self, router: Router, exchange_id: str) -> None:
+    def __init__(self, router: Router, exchange_id: str, rules: Rules) -> None:
         self._router = router
         self._id = exchange_id
+        self._rules = rules
+        self._caller = Caller()
         self._state = _State.NEW
         self._parser: Parser | None = None
         self.request: Request | None = None
@@ -77,12 +90,14 @@ class Exchange:
         self._router.release(self._id, now)
 
     def _begin(self, head: RequestHeaders) -> Reply:
+        if self._rules.answer_models and is_models_page(head.method, head.path):
+            return self._answer(errors.Refusal(200, "models", models_page(self._router.fleet.members())))
         self._parser = parser_for(head.method, head.path)
         if self._parser is None:
-            self._state = _State.PASSED
-            return PassOn(RequestHeaders)
+            return self._pass_on(RequestHeaders, "unknown_path")
         if head.last:
-            return self._refuse(errors.no_body())
+            return self._answer(errors.no_body())
+        self._caller = caller_of(head.headers, self._rules.trust)
         self._state = _State.BODY
         return Continue(RequestHeaders)
 
@@ -91,8 +106,8 @@ class Exchange:
         try:
             prompt = self._parser(decode(body))
         except BodyError as error:
-            return self._refuse(errors.bad_body(error))
-        self.request = request_of(prompt, self._id, self._router.beliefs)
+            return self._answer(errors.bad_body(error))
+        self.request = request_of(self._believed(prompt), self._caller, self._id, self._router.beliefs, now)
         self.decision = self._router.choose(self.request, now, draw)
         chosen = self.decision.chosen
         if chosen is None:
@@ -103,13 +118,20 @@ class Exchange:
         features = self._router.features(self.request, chosen)
         return RouteTo(chosen.instance.cluster, endpoints, features)
 
+    def _believed(self, prompt: Prompt) -> Prompt:
+        """The prompt without what the operator does not let bodies say."""
+        return prompt if self._rules.trust.body_priority else replace(prompt, priority=None)
+
     def _turn_away(self, request: Request, decision: Decision) -> Reply:
         """Refuse, unless we know of no instance at all: then Envoy's own balancing is the better guess."""
         if decision.reason is Reason.NO_INSTANCE:
-            self._state = _State.PASSED
-            return PassOn(RequestBody)
-        return self._refuse(errors.unroutable(request.model, decision))
+            return self._pass_on(RequestBody, decision.reason)
+        return self._answer(errors.unroutable(request.model, decision))
 
-    def _refuse(self, refusal: errors.Refusal) -> Reply:
-        self._state = _State.REFUSED
-        return Refuse(refusal.status, refusal.body, refusal.code, refusal.retry_after_s)
+    def _pass_on(self, to: type[Message], reason: str) -> PassOn:
+        self._state = _State.PASSED
+        return PassOn(to, reason)
+
+    def _answer(self, refusal: errors.Refusal) -> Answer:
+        self._state = _State.ANSWERED
+        return Answer(refusal.status, refusal.body, refusal.code, refusal.retry_after_s)

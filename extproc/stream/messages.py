@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from extproc.core.model import Features
 
@@ -15,6 +16,7 @@ class RequestHeaders:
     path: str
     request_id: str  # Envoy's, "" if it gave none
     last: bool
+    headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class PassOn:
     """Go on unchanged, and without a decision: Envoy's own balancing chooses."""
 
     to: type[Message]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,13 @@ class RouteTo:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
-    """Answer the client in the engine's place."""
+class Answer:
+    """Answer the client in the engine's place: a refusal, or something that the router knows itself."""
 
     status: int
-    body: bytes
-    details: str  # for Envoy's logs; no spaces
-    retry_after_s: int | None
+    body: bytes  # JSON
+    reason: str  # for metrics and Envoy's logs; no spaces
+    retry_after_s: int | None = None
 
 
-Reply = Continue | PassOn | RouteTo | Refuse
+Reply = Continue | PassOn | RouteTo | Answer

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
 from extproc.core.model import Features, Outcome
 from extproc.stream.messages import (
+    Answer,
     Continue,
     Message,
     PassOn,
-    Refuse,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
@@ -104,8 +104,8 @@ def test_a_response_body_is_never_asked_for_and_says_so() -> None:
     ("reply", "kind"),
     [
         (Continue(RequestHeaders), "request_headers"),
-        (PassOn(RequestHeaders), "request_headers"),
-        (PassOn(RequestBody), "request_body"),
+        (PassOn(RequestHeaders, "x"), "request_headers"),
+        (PassOn(RequestBody, "x"), "request_body"),
         (Continue(ResponseHeaders), "response_headers"),
         (Continue(Trailers, True), "request_trailers"),
         (Continue(Trailers, False), "response_trailers"),
@@ -128,7 +128,7 @@ def test_a_route_sets_the_header_clears_the_route_and_names_endpoints_in_order()
 
 
 def test_a_refusal_carries_status_body_and_retry_after() -> None:
-    answer = ext_proc.ProcessingResponse.FromString(encode_reply(Refuse(503, b"{}", "not_ready", 3), "x"))
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(Answer(503, b"{}", "not_ready", 3), "x"))
     immediate = answer.immediate_response
     assert (immediate.status.code, immediate.body) == (503, b"{}")
     assert {h.header.key: h.header.raw_value for h in immediate.headers.set_headers} == {

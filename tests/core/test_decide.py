@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.model import Lifecycle, Load, Reason
+from extproc.core.model import Capability, Lifecycle, Load, Reason
 from extproc.core.snapshot import Policy
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
 
@@ -17,6 +17,7 @@ from tests.core.builders import MODEL, blocks, instance, publish, request, route
     ("changes", "ask", "reason"),
     [
         ({"models": ("other",)}, {}, Reason.MODEL_NOT_SERVED),
+        ({"capabilities": (Capability.TOOLS,)}, {"needs": frozenset({Capability.VISION})}, Reason.CAPABILITY_MISSING),
         ({"lifecycle": Lifecycle.STARTING, "models": ()}, {}, Reason.NOT_READY),
         ({"lifecycle": Lifecycle.LOADING, "models": ()}, {}, Reason.NOT_READY),
         ({"lifecycle": Lifecycle.DRAINING}, {}, Reason.NOT_READY),

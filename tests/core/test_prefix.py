@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.prefix import BLOCK_BYTES, PrefixIndex, chain
+from extproc.core.prefix import PrefixIndex
+from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
 from tests.core.builders import blocks
 
 
 def test_equal_beginnings_have_equal_hashes_and_the_rest_differs() -> None:
     shared, tails = b"s" * (3 * BLOCK_BYTES), (b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES)
-    one, two = (chain([shared, tail], "model") for tail in tails)
+    one, two = (byte_chain([shared, tail], "model") for tail in tails)
     assert len(one) == len(two) == 4
     assert one[:3] == two[:3]
     assert one[3] != two[3]
@@ -19,17 +20,24 @@ def test_equal_beginnings_have_equal_hashes_and_the_rest_differs() -> None:
 
 def test_how_a_prompt_is_cut_into_pieces_does_not_matter() -> None:
     text = bytes(range(256)) * 5
-    assert chain([text], "m") == chain([text[:7], text[7:900], text[900:]], "m")
+    assert byte_chain([text], "m") == byte_chain([text[:7], text[7:900], text[900:]], "m")
 
 
 def test_models_share_nothing() -> None:
     text = b"x" * 1000
-    assert not set(chain([text], "one")) & set(chain([text], "two"))
+    assert not set(byte_chain([text], "one")) & set(byte_chain([text], "two"))
 
 
 def test_the_same_block_after_another_beginning_is_another_block() -> None:
     block = b"x" * BLOCK_BYTES
-    assert chain([b"a" * BLOCK_BYTES, block], "m")[1] != chain([b"b" * BLOCK_BYTES, block], "m")[1]
+    assert byte_chain([b"a" * BLOCK_BYTES, block], "m")[1] != byte_chain([b"b" * BLOCK_BYTES, block], "m")[1]
+
+
+def test_token_blocks_have_the_engines_own_size() -> None:
+    ids = list(range(100))
+    assert len(token_chain(ids, "m", 16)) == 6
+    assert token_chain(ids[:40], "m", 16) == token_chain(ids, "m", 16)[:2]
+    assert token_chain([1, *ids[1:]], "m", 16)[0] != token_chain(ids, "m", 16)[0]
 
 
 def test_a_hit_ends_at_the_first_gap_of_each_instance() -> None:

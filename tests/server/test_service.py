@@ -17,13 +17,14 @@ from extproc.core.router import Router
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service, Shell
+from extproc.stream.exchange import Rules
 from tests.core.builders import MODEL, instance, router
 
 
 @asynccontextmanager
 async def serving(made: Router) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0)))
-    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster"))
+    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", Rules()))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

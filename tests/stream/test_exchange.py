@@ -9,11 +9,11 @@ import pytest
 
 from extproc.core.model import Lifecycle
 from extproc.core.router import Router
-from extproc.stream.exchange import Exchange
+from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import (
+    Answer,
     Continue,
     PassOn,
-    Refuse,
     Reply,
     RequestBody,
     RequestHeaders,
@@ -23,11 +23,12 @@ from extproc.stream.messages import (
 )
 from tests.core.builders import MODEL, instance, router
 
+RULES = Rules()
 CHAT = "/v1/chat/completions"
 
 
 def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
-    exchange = Exchange(made, "1")
+    exchange = Exchange(made, "1", RULES)
     assert exchange.receive(RequestHeaders("POST", path, "", last=False), 0.0, 0.0) == Continue(RequestHeaders)
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     return exchange, exchange.receive(RequestBody(data), 0.0, 0.0)
@@ -53,7 +54,7 @@ def test_a_chat_request_is_routed_and_released_when_its_stream_ends() -> None:
 @pytest.mark.parametrize("messages", [0, 1, 2, 3])
 def test_a_stream_that_ends_after_any_message_leaves_nothing_in_flight(messages: int) -> None:
     made = router(instance())
-    exchange = Exchange(made, "1")
+    exchange = Exchange(made, "1", RULES)
     script = [
         RequestHeaders("POST", CHAT, "", last=False),
         RequestBody(orjson.dumps(chat())),
@@ -91,15 +92,16 @@ def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
     [("GET", "/v1/models"), ("POST", "/v1/unknown"), ("GET", CHAT), ("POST", "/"), ("DELETE", "/v1/files/x")],
 )
 def test_what_is_not_ours_is_passed_on_whatever_its_body(method: str, path: str) -> None:
-    exchange = Exchange(router(instance()), "1")
-    assert exchange.receive(RequestHeaders(method, path, "", last=False), 0.0, 0.0) == PassOn(RequestHeaders)
+    exchange = Exchange(router(instance()), "1", RULES)
+    head = RequestHeaders(method, path, "", last=False)
+    assert exchange.receive(head, 0.0, 0.0) == PassOn(RequestHeaders, "unknown_path")
     assert exchange.receive(RequestBody(b"\xff"), 0.0, 0.0) == Continue(RequestBody)
     assert exchange.receive(ResponseHeaders(200, ""), 0.0, 0.0) == Continue(ResponseHeaders)
 
 
 def test_without_any_known_instance_envoys_own_balancing_decides() -> None:
     _, reply = ask(router(), chat())
-    assert reply == PassOn(RequestBody)
+    assert reply == PassOn(RequestBody, "no_instance")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
     data = orjson.dumps(body).replace(b'"n":null', b'"n":1e400') if isinstance(body, dict) else body
     made = router(instance())
     _, reply = ask(made, data)
-    assert isinstance(reply, Refuse)
+    assert isinstance(reply, Answer)
     error = orjson.loads(reply.body)["error"]
     assert (reply.status, error["code"], error["param"]) == (status, code, param)
     assert error["message"]
@@ -141,12 +143,12 @@ def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
 
 
 def test_a_request_without_a_body_is_refused_at_once() -> None:
-    reply = Exchange(router(instance()), "1").receive(RequestHeaders("POST", CHAT, "", last=True), 0.0, 0.0)
-    assert isinstance(reply, Refuse)
+    reply = Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, "", last=True), 0.0, 0.0)
+    assert isinstance(reply, Answer)
     assert reply.status == 400
 
 
 def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
     _, reply = ask(router(instance(lifecycle=Lifecycle.LOADING, models=())), chat())
-    assert isinstance(reply, Refuse)
-    assert (reply.status, reply.details, reply.retry_after_s) == (503, "not_ready", 1)
+    assert isinstance(reply, Answer)
+    assert (reply.status, reply.reason, reply.retry_after_s) == (503, "not_ready", 1)

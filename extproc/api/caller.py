@@ -1,0 +1,78 @@
+"""What a request's headers say of its caller: tenant, session, priority, time limit, class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import xxhash
+
+from extproc.core.model import Caller, RequestClass
+
+_LONGEST = 200  # characters of a name that a client chooses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Which headers the operator believes, by lower-case name; "" believes none.
+
+    Whatever a client may set itself is not to be trusted: name a header here only if something before Envoy's route
+    sets or checks it. A session header is harmless: it only says which requests belong together.
+    """
+
+    tenant_header: str = ""
+    session_header: str = "x-session-id"
+    priority_header: str = ""
+    timeout_header: str = ""  # seconds, or milliseconds with "ms" behind the number
+    class_header: str = ""  # interactive, long_context or batch
+    body_priority: bool = False  # the body's own `priority` field
+
+    @property
+    def headers(self) -> frozenset[str]:
+        """Names of all headers that are looked at."""
+        names = (
+            self.tenant_header,
+            self.session_header,
+            self.priority_header,
+            self.timeout_header,
+            self.class_header,
+        )
+        return frozenset(name for name in names if name)
+
+
+def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
+    """Caller of a request. A header that is missing or cannot be read says nothing; it is no error."""
+    return Caller(
+        tenant=_tenant(trust.tenant_header, headers.get(trust.tenant_header, "")),
+        session=headers.get(trust.session_header, "")[:_LONGEST],
+        priority=_whole(headers.get(trust.priority_header, "")),
+        timeout_s=_seconds(headers.get(trust.timeout_header, "")),
+        request_class=_class(headers.get(trust.class_header, "")),
+    )
+
+
+def _tenant(header: str, value: str) -> str:
+    """A tenant's name; a credential is known by its digest alone, so that it never reaches logs or metrics."""
+    if header == "authorization" and value:
+        return xxhash.xxh3_128_hexdigest(value.encode())
+    return value[:_LONGEST]
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
+
+
+def _seconds(text: str) -> float | None:
+    text = text.strip().lower()
+    number = text.removesuffix("ms").removesuffix("s").strip()
+    if not number.replace(".", "", 1).isdecimal() or len(number) > 12:
+        return None
+    return float(number) / (1000.0 if text.endswith("ms") else 1.0)
+
+
+def _class(text: str) -> RequestClass | None:
+    try:
+        return RequestClass(text.strip().lower())
+    except ValueError:
+        return None
