@@ -101,13 +101,17 @@ class Exchange:
         self._state = _State.BODY
         return Continue(RequestHeaders)
 
-    def _route(self, body: bytes, now: float, draw: float) -> Reply:
+    def read(self, body: bytes, now: float) -> Request:
+        """The request that a body asks for; only where a body is expected. Raises BodyError."""
         assert self._parser is not None  # the state BODY is entered with a parser
+        prompt = self._believed(self._parser(decode(body)))
+        return request_of(prompt, self._caller, self._id, self._router.beliefs, now)
+
+    def _route(self, body: bytes, now: float, draw: float) -> Reply:
         try:
-            prompt = self._parser(decode(body))
+            self.request = self.read(body, now)
         except BodyError as error:
             return self._answer(errors.bad_body(error))
-        self.request = request_of(self._believed(prompt), self._caller, self._id, self._router.beliefs, now)
         self.decision = self._router.choose(self.request, now, draw)
         chosen = self.decision.chosen
         if chosen is None:

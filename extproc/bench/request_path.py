@@ -1,0 +1,93 @@
+"""Times the steps from a request's body to the reply, each alone, on one core and without a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import orjson
+
+from extproc.adapters import wire
+from extproc.core.events import Published
+from extproc.core.model import Instance, Lifecycle, Load
+from extproc.core.router import Router
+from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.messages import RequestBody, RequestHeaders
+
+BODY_BYTES = (4 * 1024, 128 * 1024, 1024 * 1024)
+_MODEL = "llama-3.1-8b"
+_SENTENCE = "The router counts seconds, not requests; 17 of them wait in the queue for an answer. "
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one body size: reading the request, and the whole way to the reply."""
+
+    body_bytes: int
+    instances: int
+    understand_s: float  # parse, count, hash: body to Request
+    reply_s: float  # the same, decide over all instances, book, encode
+
+
+def request_path(instances: int, rounds: int) -> Iterator[Timing]:
+    """Time `rounds` requests of each body size against a fleet of that many instances."""
+    router = _router(instances)
+    for size in BODY_BYTES:
+        body = _body(size)
+        understand = [_timed(lambda: _understand(router, body)) for _ in range(rounds)]
+        reply = [_timed(lambda: _reply(router, body)) for _ in range(rounds)]
+        yield Timing(size, instances, median(understand), median(reply))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
+def _understand(router: Router, body: bytes) -> None:
+    exchange = _begun(router)
+    exchange.read(body, 0.0)
+
+
+def _reply(router: Router, body: bytes) -> None:
+    exchange = _begun(router)
+    wire.encode_reply(exchange.receive(RequestBody(body), 0.0, 0.5), "x-upstream-cluster")
+    exchange.close(0.0)
+
+
+def _begun(router: Router) -> Exchange:
+    exchange = Exchange(router, "bench", Rules())
+    exchange.receive(RequestHeaders("POST", "/v1/chat/completions", "", last=False), 0.0, 0.5)
+    return exchange
+
+
+def _router(instances: int) -> Router:
+    router = Router()
+    for number in range(instances):
+        instance = Instance(
+            id=f"i-{number}",
+            incarnation="1",
+            address=f"10.{number // 65536}.{number // 256 % 256}.{number % 256}:8000",
+            cluster="pool",
+            models=(_MODEL,),
+            lifecycle=Lifecycle.READY,
+            hardware="h100_sxm" if number % 2 else "l40s",
+            block_size_tokens=16,
+            kv_blocks=30_000,
+            max_num_seqs=256,
+            load=Load(running=number % 7, waiting=0, kv_usage=0.1),
+        )
+        router.take(router.fleet.apply(Published(instance=instance), 0.0))
+    return router
+
+
+def _body(size: int) -> bytes:
+    """A chat body of about `size` bytes: a system prompt and turns of a thousand characters."""
+    turns = max(2, size // 1024)
+    text = _SENTENCE * (size // turns // len(_SENTENCE) or 1)
+    roles = ("system", *("user", "assistant") * turns)
+    messages = [{"role": roles[number], "content": f"{number} {text}"} for number in range(turns)]
+    return orjson.dumps({"model": _MODEL, "messages": messages, "max_tokens": 100, "stream": True})

@@ -1,0 +1,20 @@
+"""The measurement measures what it says: a routed request of every size."""
+
+from __future__ import annotations
+
+from extproc.bench.request_path import BODY_BYTES, _begun, _body, _router, request_path
+from extproc.stream.messages import RequestBody, RouteTo
+
+
+def test_every_size_is_a_request_that_is_routed() -> None:
+    router = _router(3)
+    for size in BODY_BYTES:
+        body = _body(size)
+        assert 0.8 * size < len(body) < 1.25 * size
+        assert isinstance(_begun(router).receive(RequestBody(body), 0.0, 0.5), RouteTo)
+
+
+def test_one_timing_a_size_comes_back() -> None:
+    timings = list(request_path(2, 2))
+    assert [timing.body_bytes for timing in timings] == list(BODY_BYTES)
+    assert all(timing.reply_s > 0 and timing.understand_s > 0 for timing in timings)
