@@ -35,6 +35,7 @@ ENDPOINTS_NAMESPACE = "envoy.lb"
 ENDPOINTS_KEY = "x-gateway-destination-endpoint"
 FEATURES_NAMESPACE = "extproc"
 USAGE_NAMESPACE = "usage"
+_SEPARATOR = " "
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 
 
@@ -136,6 +137,8 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
         field = features[name]
         if isinstance(value, str):
             field.string_value = value
+        elif isinstance(value, tuple):  # one string: a Struct would make an object of each number
+            field.string_value = _SEPARATOR.join(map(str, value))
         elif isinstance(value, bool):
             field.bool_value = value
         else:
@@ -207,8 +210,9 @@ def _features(metadata: Any) -> Features | None:
     fields = metadata[FEATURES_NAMESPACE].fields
     values = {name: getattr(field, field.WhichOneof("kind")) for name, field in fields.items()}
     try:
+        values["token_counts"] = [int(count) for count in values["token_counts"].split(_SEPARATOR) if count]
         return msgspec.convert(values, Features, strict=False)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, KeyError, AttributeError, ValueError):
         return None  # written by another version of ours
 
 

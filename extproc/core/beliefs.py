@@ -1,4 +1,4 @@
-"""What is learned from outcomes: bytes a token, output lengths, and how fast each profile really is."""
+"""What is learned from outcomes: prompt tokens, output lengths, and how fast each profile really is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from extproc.core.model import Features, Instance, Outcome
 from extproc.core.profile import Profile, profile_for
+from extproc.core.tokens import TokenEstimator
 
-PRIOR_BYTES_PER_TOKEN = 4.0  # English text in current BPE vocabularies
 PRIOR_OUTPUT_TOKENS = 256.0
 _MEMORY = 30  # an average forgets what is older than about this many outcomes
 _SCALE_LIMIT = 20.0  # a profile is never believed to be off by more than this factor
@@ -48,15 +48,10 @@ class Beliefs:
     """Learned quantities with their priors. Reads never fail: what is unknown is answered by the prior."""
 
     def __init__(self) -> None:
-        self._bytes_per_token: dict[str, Average] = {}
+        self.tokens = TokenEstimator()
         self._output_tokens: dict[tuple[str, str], Average] = {}
         self._log_scales: dict[str, tuple[Average, Average]] = {}  # profile name -> prefill, decode
         self._speeds: dict[tuple[str, str, int], Speed] = {}
-
-    def bytes_per_token(self, model: str) -> float:
-        """Prompt bytes that one token of this model stands for."""
-        known = self._bytes_per_token.get(model)
-        return known.value if known else PRIOR_BYTES_PER_TOKEN
 
     def output_tokens(self, model: str, api: str) -> float:
         """Tokens that an answer is expected to have before any cap."""
@@ -79,9 +74,9 @@ class Beliefs:
         features = outcome.features
         if features is None or not 200 <= outcome.status < 300:
             return
-        if outcome.prompt_tokens and features.prompt_bytes:
-            average = self._bytes_per_token.setdefault(features.model, Average(PRIOR_BYTES_PER_TOKEN))
-            average.add(features.prompt_bytes / outcome.prompt_tokens)
+        if outcome.prompt_tokens and features.token_counts:
+            text_tokens = outcome.prompt_tokens - features.media_tokens
+            self.tokens.learn(features.model, features.token_counts, text_tokens)
         if outcome.completion_tokens:
             kind = (features.model, features.api)
             self._output_tokens.setdefault(kind, Average(PRIOR_OUTPUT_TOKENS)).add(outcome.completion_tokens)

@@ -9,10 +9,6 @@ from extproc.core.ledger import Work, block_size_tokens
 from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
 from extproc.core.snapshot import Snapshot
 
-# Token counts are estimates. A prompt is called too long only if it would be so at this share of its estimate;
-# between the two the engine's own exact count answers.
-_SURE_SHARE = 0.75
-
 
 def check(request: Request, member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
     """First constraint that an instance fails for a request, None if it may serve it."""
@@ -38,12 +34,12 @@ def check(request: Request, member: Member, snapshot: Snapshot, now: float) -> R
 
 def _room(request: Request, instance: Instance, work: Work, snapshot: Snapshot) -> Rejection | None:
     """Whether the request fits: context length, KV blocks, concurrency and queue."""
+    # Only what is too long beyond the estimate's error is refused; between the two the engine's exact count answers.
     limit = instance.max_model_len_tokens
-    if limit is not None and request.prompt_tokens * _SURE_SHARE > limit:
+    if limit is not None and request.sure_tokens > limit:
         return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, request.prompt_tokens, limit)
     if instance.kv_blocks is not None:
-        sure_tokens = request.prompt_tokens * _SURE_SHARE
-        blocks = math.ceil(sure_tokens / block_size_tokens(instance))
+        blocks = math.ceil(request.sure_tokens / block_size_tokens(instance))
         if blocks > instance.kv_blocks:
             return Rejection(instance.id, Reason.KV_TOO_SMALL, blocks, instance.kv_blocks)
     policy = snapshot.policy

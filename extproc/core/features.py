@@ -8,22 +8,25 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.model import Caller, Prompt, Request, RequestClass
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
+from extproc.core.tokens import Estimate
 
 LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
+_NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 
 
 def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float) -> Request:
-    """Features of one request. Token counts are estimates by the bytes that a token of this model has had so far."""
-    prompt_bytes = sum(map(len, prompt.pieces))
-    bytes_per_token = beliefs.bytes_per_token(prompt.model)
-    prompt_tokens = max(1, math.ceil(prompt_bytes / bytes_per_token) + len(prompt.token_ids) + prompt.media_tokens)
-    prefix, tokens_per_block = _prefix(prompt, caller.tenant, bytes_per_token)
+    """Features of one request; the tokens of its text are an estimate, those that came as ids are counted."""
+    text = beliefs.tokens.estimate(prompt.model, prompt.pieces) if prompt.pieces else _NO_TEXT
+    prompt_tokens = text.tokens + len(prompt.token_ids) + prompt.media_tokens
+    prefix, tokens_per_block = _prefix(prompt, caller.tenant, text.tokens)
     return Request(
         id=request_id,
         api=prompt.api,
         model=prompt.model,
-        prompt_tokens=prompt_tokens,
-        prompt_bytes=prompt_bytes,
+        prompt_tokens=max(1, prompt_tokens),
+        token_error=text.relative_error,
+        token_counts=text.counts,
+        media_tokens=prompt.media_tokens + len(prompt.token_ids),
         prefix=prefix,
         tokens_per_block=tokens_per_block,
         max_output_tokens=prompt.max_output_tokens,
@@ -46,7 +49,7 @@ def _expected_output_tokens(prompt: Prompt, beliefs: Beliefs) -> int:
     return math.ceil(prompt.choices * expected)
 
 
-def _prefix(prompt: Prompt, tenant: str, bytes_per_token: float) -> tuple[tuple[int, ...], float]:
+def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:
     """Hash chain of a prompt and the tokens that one of its blocks stands for.
 
     The salt holds what engines never share, or what the operator would not want to be shared.
@@ -58,7 +61,8 @@ def _prefix(prompt: Prompt, tenant: str, bytes_per_token: float) -> tuple[tuple[
         except OverflowError:
             blocks = ()  # no token has such a number; what to say of it is the engine's part
         return blocks, float(DEFAULT_BLOCK_SIZE_TOKENS)
-    return byte_chain(prompt.pieces, salt), BLOCK_BYTES / bytes_per_token
+    text_bytes = sum(map(len, prompt.pieces))
+    return byte_chain(prompt.pieces, salt), BLOCK_BYTES * text_tokens / max(1, text_bytes)
 
 
 def _class_of(prompt: Prompt, prompt_tokens: int) -> RequestClass:

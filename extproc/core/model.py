@@ -122,7 +122,9 @@ class Request:
     api: str  # chat, completions …
     model: str
     prompt_tokens: int
-    prompt_bytes: int
+    token_error: float  # mean relative error of such an estimate, 0 where the count is exact
+    token_counts: tuple[int, ...]  # what the text's estimate was made from (`core.token_counts`); () if not estimated
+    media_tokens: int  # part of `prompt_tokens` that did not come as text
     prefix: tuple[int, ...]  # hash chain of the prompt's blocks, first block first
     tokens_per_block: float  # prompt tokens that one block of `prefix` stands for
     max_output_tokens: int | None  # the client's own cap
@@ -137,9 +139,9 @@ class Request:
     request_class: RequestClass = RequestClass.INTERACTIVE
 
     @property
-    def context_tokens(self) -> int:
-        """Context that it surely asks for: its prompt and, where the client named one, its output cap."""
-        return self.prompt_tokens + (self.max_output_tokens or 0)
+    def sure_tokens(self) -> float:
+        """Prompt tokens that it has almost surely: the estimate less two standard deviations of its error."""
+        return self.prompt_tokens * max(0.0, 1.0 - 2.5 * self.token_error)  # a mean error is 0.8 deviations
 
 
 class Reason(StrEnum):
@@ -225,7 +227,8 @@ class Features:
     instance_key: str
     stream: bool
     prompt_tokens: int
-    prompt_bytes: int
+    token_counts: tuple[int, ...]
+    media_tokens: int
     cached_tokens: int
     output_tokens: int
     queue_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     console, report = Console(stderr=True), None
+    began_s = time.monotonic()
     with suppress(asyncio.CancelledError), tempfile.TemporaryDirectory(prefix="extproc-demo-") as name:
         directory = Path(name)
         async with (
@@ -79,6 +81,7 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
         ):
             engines = await start_engines(processes, ENGINES)
             async with running_stack(processes, directory, engines, redis_url, settings.port) as stack:
+                console.print(f"Everything runs after {time.monotonic() - began_s:.1f} s; sending the sample twice.")
                 report = await _sample(stack, console)
                 _print_summary(console, report)
                 if not settings.once:

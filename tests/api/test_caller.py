@@ -80,7 +80,7 @@ def test_a_deadline_counts_from_now() -> None:
 
 
 def test_the_class_follows_the_header_then_the_body_then_the_length() -> None:
-    long = (b"x" * 4 * LONG_CONTEXT_TOKENS,)
+    long = (b"a few words " * LONG_CONTEXT_TOKENS,)
     assert features().request_class is RequestClass.INTERACTIVE
     assert features(pieces=long).request_class is RequestClass.LONG_CONTEXT
     assert features(pieces=long, deferrable=True).request_class is RequestClass.BATCH

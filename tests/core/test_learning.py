@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from extproc.core.model import Features, Outcome, Reason
+from extproc.core.features import request_of
+from extproc.core.model import Caller, Features, Outcome, Prompt, Reason, Request
 from extproc.core.router import Router
 from tests.core.builders import MODEL, instance, request, router
 
@@ -28,8 +29,8 @@ def finish(made: Router, features: Features | None, address: str, now: float = 1
     made.learn(Outcome(**(values | changes)), now)
 
 
-def choose(made: Router, name: str = "r", now: float = 0.0) -> tuple[Features, str]:
-    asked = request(name)
+def choose(made: Router, name: str = "r", now: float = 0.0, asked: Request | None = None) -> tuple[Features, str]:
+    asked = asked or request(name)
     chosen = made.choose(asked, now, 0.0).chosen
     assert chosen is not None
     made.release(name, now)
@@ -38,10 +39,16 @@ def choose(made: Router, name: str = "r", now: float = 0.0) -> tuple[Features, s
 
 def test_reported_tokens_correct_the_estimates() -> None:
     made = router(instance())
+    prompt = Prompt(api="chat", model=MODEL, pieces=(b"the words of a prompt " * 200,))
+
+    def asked(name: str) -> Request:
+        return request_of(prompt, Caller(), name, made.beliefs, 0.0)
+
     for number in range(50):
-        features, address = choose(made, str(number))
+        features, address = choose(made, str(number), asked=asked(str(number)))
         finish(made, features, address, prompt_tokens=2000, completion_tokens=40)
-    assert made.beliefs.bytes_per_token(MODEL) == pytest.approx(2.0, rel=0.05)
+    assert asked("last").prompt_tokens == pytest.approx(2000, rel=0.05)
+    assert asked("last").token_error < 0.05
     assert made.beliefs.output_tokens(MODEL, "chat") == pytest.approx(40, rel=0.1)
 
 
@@ -65,11 +72,11 @@ def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> 
     assert speed.decode_scale == pytest.approx(3.0, rel=0.1)
 
 
-def test_failed_requests_teach_nothing_about_tokens() -> None:
+def test_failed_requests_teach_nothing() -> None:
     made = router(instance())
     features, address = choose(made)
-    finish(made, features, address, status=400, prompt_tokens=1)
-    assert made.beliefs.bytes_per_token(MODEL) == 4.0
+    finish(made, features, address, status=400, completion_tokens=1)
+    assert made.beliefs.output_tokens(MODEL, "chat") == 256
 
 
 @pytest.mark.parametrize(
