@@ -36,15 +36,18 @@ def request_path(instances: int, rounds: int) -> Iterator[Timing]:
     router = _router(instances)
     for size in BODY_BYTES:
         body = _body(size)
-        understand = [_timed(lambda: _understand(router, body)) for _ in range(rounds)]
-        reply = [_timed(lambda: _reply(router, body)) for _ in range(rounds)]
-        yield Timing(size, instances, median(understand), median(reply))
+        yield Timing(
+            size, instances, _median_s(_understand, router, body, rounds), _median_s(_reply, router, body, rounds)
+        )
 
 
-def _timed(call: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
+def _median_s(step: Callable[[Router, bytes], None], router: Router, body: bytes, rounds: int) -> float:
+    times_s = []
+    for _ in range(rounds):
+        began_s = time.perf_counter()
+        step(router, body)
+        times_s.append(time.perf_counter() - began_s)
+    return median(times_s)
 
 
 def _understand(router: Router, body: bytes) -> None:

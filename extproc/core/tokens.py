@@ -131,7 +131,7 @@ class _Calibration:
         self._errors[size] += (error - self._errors[size]) / min(self._samples[size] + 5, _ERROR_MEMORY)
 
     def _forget(self) -> None:
-        """Grow each weight's variance a little, up to its prior's; row and column are scaled as one, as a covariance is."""
+        """Grow each weight's variance a little, up to its prior's; row and column are scaled alike."""
         for i, prior in enumerate(_PRIOR_VARIANCES):
             row = self._covariance[i]
             row[i] += prior / _MEMORY_REQUESTS

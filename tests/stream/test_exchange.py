@@ -24,6 +24,7 @@ from extproc.stream.messages import (
 from tests.core.builders import MODEL, instance, router
 
 RULES = Rules()
+LONG_MESSAGE = {"role": "user", "content": "some words " * 60_000}
 CHAT = "/v1/chat/completions"
 
 
@@ -126,7 +127,7 @@ def test_without_any_known_instance_envoys_own_balancing_decides() -> None:
         (chat(max_tokens=-1), 400, "invalid_request_body", "max_tokens"),
         (chat(n=1e400), 400, "invalid_request_body", None),
         (chat(model="nobody-has-it"), 404, "model_not_found", "model"),
-        (chat(messages=[{"role": "user", "content": "some words " * 60_000}]), 400, "context_length_exceeded", "messages"),
+        (chat(messages=[LONG_MESSAGE]), 400, "context_length_exceeded", "messages"),
     ],
 )
 def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
