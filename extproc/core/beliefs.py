@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from extproc.core.model import Features, Instance, Outcome
@@ -25,6 +24,29 @@ class Average:
         """Move towards a sample."""
         self.samples += 1
         self.value += (sample - self.value) / min(self.samples + 1, _MEMORY)
+
+
+@dataclass(slots=True)
+class Ratio:
+    """Actual over predicted seconds, both summed with forgetting, so that long works count more than short ones."""
+
+    actual_s: float = 0.0
+    predicted_s: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """The ratio within sane limits; 1 before anything was seen."""
+        if not self.predicted_s:
+            return 1.0
+        return max(1.0 / _SCALE_LIMIT, min(_SCALE_LIMIT, self.actual_s / self.predicted_s))
+
+    def add(self, actual_s: float, predicted_s: float) -> None:
+        """Take in one work. The first one counts half: the other half is the prior."""
+        if not self.predicted_s:
+            self.actual_s = self.predicted_s = predicted_s
+        keep = 1.0 - 1.0 / _MEMORY
+        self.actual_s = self.actual_s * keep + max(0.0, actual_s)
+        self.predicted_s = self.predicted_s * keep + predicted_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ class Beliefs:
     def __init__(self) -> None:
         self.tokens = TokenEstimator()
         self._output_tokens: dict[tuple[str, str], Average] = {}
-        self._log_scales: dict[str, tuple[Average, Average]] = {}  # profile name -> prefill, decode
+        self._scales: dict[str, tuple[Ratio, Ratio]] = {}  # profile name -> prefill, decode
         self._speeds: dict[tuple[str, str, int], Speed] = {}
 
     def output_tokens(self, model: str, api: str) -> float:
@@ -64,8 +86,8 @@ class Beliefs:
         speed = self._speeds.get(kind)
         if speed is None:
             prior = profile_for(*kind)
-            scales = self._log_scales.get(prior.name)
-            speed = Speed(prior, *(math.exp(scale.value) for scale in scales)) if scales else Speed(prior)
+            scales = self._scales.get(prior.name)
+            speed = Speed(prior, *(scale.value for scale in scales)) if scales else Speed(prior)
             self._speeds[kind] = speed
         return speed
 
@@ -87,17 +109,11 @@ class Beliefs:
         output_tokens = outcome.completion_tokens or 0
         if not features.stream or outcome.ttft_s is None or output_tokens < 2:
             return
-        prefill, decode = self._log_scales.setdefault(features.profile, (Average(0.0), Average(0.0)))
+        prefill, decode = self._scales.setdefault(features.profile, (Ratio(), Ratio()))
+        prefill_s = features.ttft_s - features.queue_s
         ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)
-        if features.queue_s < 0.2 * features.ttft_s:  # else it is the queue's error as much as the profile's
-            _follow(prefill, ttft_s, features.ttft_s / features.prefill_scale)
-        tpot_s = (outcome.duration_s - outcome.ttft_s) / (output_tokens - 1)
-        _follow(decode, tpot_s, features.tpot_s / features.decode_scale)
+        if features.queue_s < prefill_s:  # else it tells more of the queue than of the profile
+            prefill.add(ttft_s - features.queue_s, prefill_s / features.prefill_scale)
+        decode_s = outcome.duration_s - outcome.ttft_s
+        decode.add(decode_s, (output_tokens - 1) * features.tpot_s / features.decode_scale)
         self._speeds.clear()  # rebuilt on the next read
-
-
-def _follow(log_scale: Average, actual_s: float, prior_s: float) -> None:
-    """Move a learned scale towards what the prior would have needed to be right."""
-    if actual_s > 0 and prior_s > 0:
-        limit = math.log(_SCALE_LIMIT)
-        log_scale.add(max(-limit, min(limit, math.log(actual_s / prior_s))))

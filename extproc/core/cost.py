@@ -11,7 +11,11 @@ _PRESSURE_FROM = 0.8
 
 
 def price(request: Request, instance: Instance, work: Work, speed: Speed, cached_tokens: int, now: float) -> Candidate:
-    """Price a request on an instance that fulfils all constraints."""
+    """Price a request on an instance that fulfils all constraints.
+
+    A busy engine first ends its running step, half of one on average, and computes the prompt in a step that decodes
+    for the others too: together about one decode step, which counts as queue.
+    """
     output_tokens = request.expected_output_tokens
     uncached_tokens = request.prompt_tokens - cached_tokens
     prefill_s = speed.prefill_s(uncached_tokens, cached_tokens)
@@ -19,7 +23,7 @@ def price(request: Request, instance: Instance, work: Work, speed: Speed, cached
     tpot_s = speed.decode_step_s(work.requests + 1, context_tokens)
     decode_s = output_tokens * tpot_s
     cost = Cost(
-        queue_s=_queue_s(instance, work, prefill_s, decode_s, now),
+        queue_s=_queue_s(instance, work, prefill_s, decode_s, now) + (tpot_s if work.requests else 0.0),
         prefill_s=prefill_s,
         decode_s=decode_s,
         pressure_s=_pressure_s(request, instance, work, speed),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from extproc.core.constraints import check
+from extproc.core.constraints import check, stale
 from extproc.core.cost import price
+from extproc.core.fleet import Member
 from extproc.core.model import Candidate, Decision, Rejection, Request
 from extproc.core.snapshot import Policy, Snapshot
 
@@ -15,24 +16,40 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
     caller books the choice. No fitting instance is a Decision without `chosen`, never an error.
     """
     rejected: list[Rejection] = []
-    candidates: list[Candidate] = []
-    hits = snapshot.prefixes.matches(request.prefix)
+    fitting: list[Member] = []
+    silent: list[Member] = []  # they fit too, as far as was last heard
     for member in snapshot.members:
         rejection = check(request, member, snapshot, now)
         if rejection is not None:
             rejected.append(rejection)
             continue
+        rejection = stale(member, snapshot)
+        if rejection is None:
+            fitting.append(member)
+        else:
+            rejected.append(rejection)
+            silent.append(member)
+    # If all have fallen silent, more likely their agents have died than all engines at once.
+    candidates = _priced(request, fitting or silent, snapshot, now)
+    if not candidates:
+        return Decision(None, (), tuple(rejected))
+    chosen = _draw_near_tie(candidates, snapshot.policy, draw)
+    others = [candidate for candidate in candidates if candidate is not chosen]
+    return Decision(chosen, tuple(others[: snapshot.policy.alternatives]), tuple(rejected))
+
+
+def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
+    """Candidates of all members, the cheapest first."""
+    hits = snapshot.prefixes.matches(request.prefix)
+    candidates = []
+    for member in members:
         instance = member.instance
         key = instance.key
         cached_tokens = _cached_tokens(request, hits.get(key, 0))
         speed = snapshot.beliefs.speed(request.model, instance)
         candidates.append(price(request, instance, snapshot.ledger.work(key), speed, cached_tokens, now))
-    if not candidates:
-        return Decision(None, (), tuple(rejected))
     candidates.sort(key=lambda candidate: candidate.cost.total_s)
-    chosen = _draw_near_tie(candidates, snapshot.policy, draw)
-    others = [candidate for candidate in candidates if candidate is not chosen]
-    return Decision(chosen, tuple(others[: snapshot.policy.alternatives]), tuple(rejected))
+    return candidates
 
 
 def _cached_tokens(request: Request, blocks: int) -> int:

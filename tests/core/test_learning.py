@@ -56,7 +56,7 @@ def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> 
     made = router(instance())
     for number in range(40):
         features, address = choose(made, str(number))
-        prior_ttft_s = features.ttft_s / features.prefill_scale
+        prior_ttft_s = (features.ttft_s - features.queue_s) / features.prefill_scale
         prior_tpot_s = features.tpot_s / features.decode_scale
         ttft_s = 3 * prior_ttft_s
         finish(
@@ -70,6 +70,18 @@ def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> 
     speed = made.beliefs.speed(MODEL, instance())
     assert speed.prefill_scale == pytest.approx(3.0, rel=0.1)
     assert speed.decode_scale == pytest.approx(3.0, rel=0.1)
+
+
+def test_waiting_for_the_running_batch_is_not_taken_for_a_slow_prefill() -> None:
+    made = router(instance())
+    made.choose(request("busy"), 0.0, 0.0)
+    for number in range(40):
+        features, address = choose(made, str(number), now=100.0 + number)
+        prior_prefill_s = (features.ttft_s - features.queue_s) / features.prefill_scale
+        assert features.queue_s > 0
+        ttft_s = features.queue_s + prior_prefill_s
+        finish(made, features, address, ttft_s=ttft_s, duration_s=ttft_s + 1.0, completion_tokens=100)
+    assert made.beliefs.speed(MODEL, instance()).prefill_scale == pytest.approx(1.0, rel=0.01)
 
 
 def test_failed_requests_teach_nothing() -> None:
