@@ -1,13 +1,21 @@
-"""OpenAI-shaped error bodies: what a client library expects to find in a refusal."""
+"""Error bodies as client libraries expect them in a refusal: OpenAI's shape or Anthropic's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import orjson
 
 from extproc.api.body import BodyError
 from extproc.core.model import Decision, Reason
+
+
+class Dialect(StrEnum):
+    """Whose error shape a client understands."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,36 +28,62 @@ class Refusal:
     retry_after_s: int | None = None
 
 
-def _refusal(
+# Anthropic has a type for each status. Its 529 for overload is none that Envoy can answer with, and 503 is retried too.
+_ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
+_ANTHROPIC_OVERLOAD = "overloaded_error"
+_ANTHROPIC_OTHER = "api_error"
+
+
+def refusal(
     status: int,
-    kind: str,
     code: str,
     message: str,
+    dialect: Dialect,
     param: str | None = None,
     retry_after_s: int | None = None,
 ) -> Refusal:
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return Refusal(status, code, orjson.dumps({"error": error}), retry_after_s)
+    """A refusal with a message for people, a code for programs, and the field at fault if there is one."""
+    shape = _anthropic(status, message) if dialect is Dialect.ANTHROPIC else _openai(status, code, message, param)
+    return Refusal(status, code, orjson.dumps(shape), retry_after_s)
 
 
-def bad_body(error: BodyError) -> Refusal:
+def bad_body(error: BodyError, dialect: Dialect = Dialect.OPENAI) -> Refusal:
     """400 for a body that no engine would accept."""
-    return _refusal(400, "invalid_request_error", "invalid_request_body", error.message, error.param)
+    return refusal(400, "invalid_request_body", error.message, dialect, error.param)
 
 
-def no_body() -> Refusal:
+def no_body(dialect: Dialect = Dialect.OPENAI) -> Refusal:
     """400 for a request that came without the body its path needs."""
-    return bad_body(BodyError("The request has no body."))
+    return bad_body(BodyError("The request has no body."), dialect)
 
 
-def unroutable(model: str, decision: Decision) -> Refusal:
+def unroutable(model: str, decision: Decision, dialect: Dialect = Dialect.OPENAI) -> Refusal:
     """Answer to a request that no instance can serve; what the client may learn of the reason."""
     reason = decision.reason
     if reason is Reason.MODEL_NOT_SERVED:
-        message = f"The model '{model}' does not exist."
-        return _refusal(404, "invalid_request_error", "model_not_found", message, "model")
+        return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
+    if reason is Reason.CAPABILITY_MISSING:
+        message = f"The model '{model}' does not support what the request asks for ({_missing(decision)})."
+        return refusal(400, str(reason), message, dialect)
     if reason in (Reason.CONTEXT_TOO_LONG, Reason.KV_TOO_SMALL):
         message = "The prompt is longer than the context of every instance that serves this model."
-        return _refusal(400, "invalid_request_error", "context_length_exceeded", message, "messages")
+        return refusal(400, "context_length_exceeded", message, dialect, "messages")
     message = f"No instance can serve the model '{model}' now ({reason})."
-    return _refusal(503, "server_error", str(reason), message, retry_after_s=1)
+    return refusal(503, str(reason), message, dialect, retry_after_s=1)
+
+
+def _missing(decision: Decision) -> str:
+    """Capabilities that the instances nearest to serving the request lack."""
+    missing = [r.needs for r in decision.rejected if r.reason is Reason.CAPABILITY_MISSING]
+    return min((", ".join(needs) for needs in missing if isinstance(needs, tuple)), key=len, default="")
+
+
+def _openai(status: int, code: str, message: str, param: str | None) -> dict[str, object]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _anthropic(status: int, message: str) -> dict[str, object]:
+    """Anthropic's shape has no place for the field at fault: the message names it."""
+    kind = _ANTHROPIC_TYPES.get(status) or (_ANTHROPIC_OVERLOAD if status in (503, 529) else _ANTHROPIC_OTHER)
+    return {"type": "error", "error": {"type": kind, "message": message}}

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import xxhash
 
-from extproc.api.body import Body, BodyError, count_of, flag_of, model_of, text_of
+from extproc.api.body import Body, choices_of, count_of, model_of
+from extproc.api.hints import hints_of
+from extproc.api.needs import needs_of
+from extproc.api.prompts import Prompts, prompts_of
 from extproc.core.model import Prompt
 
 
 def parse(body: Body) -> Prompt:
     """Prompt of a completions body. Raises BodyError."""
-    pieces, token_ids, prompts = _pieces(body.get("prompt"))
+    prompts = _prompts(body)
+    suffix = body.get("suffix")
     return Prompt(
         api="completions",
         model=model_of(body),
-        pieces=pieces,
-        token_ids=token_ids,
+        pieces=(*prompts.pieces, suffix.encode()) if isinstance(suffix, str) else prompts.pieces,
+        token_ids=prompts.token_ids,
         max_output_tokens=count_of(body, "max_tokens"),
-        stream=flag_of(body, "stream"),
-        choices=prompts * max(1, count_of(body, "n") or 1),
+        choices=prompts.count * choices_of(body, "n", "best_of"),
+        needs=needs_of(body),
+        **hints_of(body),
     )
 
 
-def _pieces(prompt: Any) -> tuple[tuple[bytes, ...], list[int], int]:
-    """Text pieces, token ids, number of prompts."""
-    if isinstance(prompt, str):
-        return (text_of(prompt),), [], 1
-    if not isinstance(prompt, list) or not prompt:
-        raise BodyError("'prompt' must be a string, an array of strings or an array of token ids.", "prompt")
-    if all(isinstance(item, str) for item in prompt):
-        return tuple(map(text_of, prompt)), [], len(prompt)
-    if all(type(item) is int for item in prompt):
-        return (), prompt, 1
-    if all(isinstance(ids, list) and all(type(item) is int for item in ids) for ids in prompt):
-        return (), [item for ids in prompt for item in ids], len(prompt)
-    raise BodyError("'prompt' mixes strings and token ids.", "prompt")
+def _prompts(body: Body) -> Prompts:
+    """Prompts as text or token ids; vLLM also takes their embeddings (base64), whose tokens are not counted here."""
+    embeddings = body.get("prompt_embeds")
+    if body.get("prompt") or not embeddings:
+        return prompts_of(body, "prompt")
+    given = [text for text in (embeddings if isinstance(embeddings, list) else [embeddings]) if isinstance(text, str)]
+    return Prompts(tuple([xxhash.xxh3_64_hexdigest(text.encode()).encode() for text in given]), (), max(1, len(given)))

@@ -1,28 +1,150 @@
-"""Which API a request path belongs to."""
+"""Which API a request path belongs to, and how to read a body that comes by it.
+
+A path is known by its last segments, whatever prefix a gateway puts before them (`/openai`, `/api/v3` …). Query
+strings, trailing and doubled slashes do not matter. Where the path names the model (Azure's `/deployments/NAME/…`,
+Triton's `/v2/models/NAME/generate`), it holds for bodies that name none.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
 
-from extproc.api import openai_chat, openai_completions
-from extproc.api.body import Body
+from extproc.api import (
+    anthropic_messages,
+    engine_generate,
+    openai_audio,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_images,
+    openai_responses,
+    openai_speech,
+    rerank,
+    vllm_extras,
+)
+from extproc.api.body import Body, decode
+from extproc.api.errors import Dialect
+from extproc.api.multipart import Form, decode_form, is_form
 from extproc.core.model import Prompt
 
-Parser = Callable[[Body], Prompt]
+Parser = Callable[[bytes, str], Prompt]
+"""Body and content type to the prompt; raises BodyError and nothing else."""
 
-# By the last segments of the path, whatever prefix a gateway puts before them.
-_PARSERS: dict[tuple[str, ...], Parser] = {
-    ("chat", "completions"): openai_chat.parse,
-    ("completions",): openai_completions.parse,
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One call of one API: its name as in `Prompt.api`, how its bodies are read, whose shape its errors have."""
+
+    api: str
+    parse: Parser
+    dialect: Dialect = Dialect.OPENAI
+
+
+_Make = Callable[[str], Parser]  # from the model that the path names, "" if none
+
+
+def _json(of_body: Callable[[Body], Prompt]) -> _Make:
+    return lambda model: partial(_read_json, of_body, model)
+
+
+def _form(of_form: Callable[[Form], Prompt]) -> _Make:
+    return lambda model: partial(_read_form, of_form, model)
+
+
+def _either(of_body: Callable[[Body], Prompt], of_form: Callable[[Form], Prompt]) -> _Make:
+    return lambda model: partial(_read_either, of_body, of_form, model)
+
+
+def _read_json(of_body: Callable[[Body], Prompt], model: str, data: bytes, content_type: str) -> Prompt:
+    body = decode(data)
+    if model and not body.get("model"):
+        body["model"] = model
+    return of_body(body)
+
+
+def _read_form(of_form: Callable[[Form], Prompt], model: str, data: bytes, content_type: str) -> Prompt:
+    form = decode_form(data, content_type)
+    if model and not form.fields.get("model"):
+        form.fields["model"] = model
+    return of_form(form)
+
+
+def _read_either(
+    of_body: Callable[[Body], Prompt],
+    of_form: Callable[[Form], Prompt],
+    model: str,
+    data: bytes,
+    content_type: str,
+) -> Prompt:
+    if is_form(content_type):
+        return _read_form(of_form, model, data, content_type)
+    return _read_json(of_body, model, data, content_type)
+
+
+_EDITS = _either(openai_images.parse_edit, openai_images.parse_edit_form)
+_GENERATE = _json(engine_generate.parse)
+_APIS: tuple[tuple[str, Dialect, _Make, tuple[str, ...]], ...] = (
+    ("chat", Dialect.OPENAI, _json(openai_chat.parse), ("chat/completions",)),
+    ("completions", Dialect.OPENAI, _json(openai_completions.parse), ("completions",)),
+    ("responses", Dialect.OPENAI, _json(openai_responses.parse), ("responses",)),
+    ("embeddings", Dialect.OPENAI, _json(openai_embeddings.parse), ("embeddings", "v1/embed", "v2/embed")),
+    ("rerank", Dialect.OPENAI, _json(rerank.parse), ("rerank", "reranking")),
+    ("score", Dialect.OPENAI, _json(rerank.parse_score), ("score",)),
+    ("transcription", Dialect.OPENAI, _form(openai_audio.parse_transcription), ("audio/transcriptions",)),
+    ("translation", Dialect.OPENAI, _form(openai_audio.parse_translation), ("audio/translations",)),
+    ("speech", Dialect.OPENAI, _json(openai_speech.parse), ("audio/speech",)),
+    ("images", Dialect.OPENAI, _json(openai_images.parse_generation), ("images/generations",)),
+    ("image_edits", Dialect.OPENAI, _EDITS, ("images/edits", "images/variations")),
+    # OpenAI's assistants have `/v1/threads/ID/messages`, so `messages` alone does not tell.
+    ("messages", Dialect.ANTHROPIC, _json(anthropic_messages.parse), ("v1/messages",)),
+    ("count_tokens", Dialect.ANTHROPIC, _json(anthropic_messages.parse_count), ("messages/count_tokens",)),
+    ("tokenize", Dialect.OPENAI, _json(vllm_extras.parse_tokenize), ("tokenize",)),
+    ("detokenize", Dialect.OPENAI, _json(vllm_extras.parse_detokenize), ("detokenize",)),
+    ("pooling", Dialect.OPENAI, _json(vllm_extras.parse_pooling), ("pooling",)),
+    ("classify", Dialect.OPENAI, _json(vllm_extras.parse_classify), ("classify",)),
+    ("generate", Dialect.OPENAI, _GENERATE, ("generate", "generate_stream", "completion")),
+)
+_BY_ENDING: dict[tuple[str, ...], tuple[Endpoint, _Make]] = {
+    tuple(ending.split("/")): (Endpoint(api, make(""), dialect), make)
+    for api, dialect, make, endings in _APIS
+    for ending in endings
 }
+_NAMING_MODELS = ("deployments", "models")
+
+ROUTED_PATHS = tuple(".*/" + "/+".join(map(re.escape, ending)) + "/*" for ending in _BY_ENDING)
+"""All paths that `endpoint_for` knows, each a regular expression for a whole path without its query.
+
+One for each API, since Envoy refuses long ones.
+"""
+
+
+def endpoint_for(method: str, path: str) -> Endpoint | None:
+    """Endpoint of a request; None if it is none that is routed, and the request is passed on."""
+    if method != "POST":
+        return None
+    segments = tuple([segment for segment in path.partition("?")[0].split("/") if segment])
+    found, length = _BY_ENDING.get(segments[-2:]), 2
+    if found is None:
+        found, length = _BY_ENDING.get(segments[-1:]), 1
+    if found is None:
+        return None
+    endpoint, make = found
+    model = _model_in(segments[:-length])
+    return Endpoint(endpoint.api, make(model), endpoint.dialect) if model else endpoint
 
 
 def parser_for(method: str, path: str) -> Parser | None:
-    """Parser of a request's body; None if the path is not one that is routed, and the request is passed on.
+    """How to read a request's body; None if its path is not one that is routed."""
+    endpoint = endpoint_for(method, path)
+    return None if endpoint is None else endpoint.parse
 
-    Query strings, trailing and doubled slashes do not matter.
-    """
-    if method != "POST":
-        return None
-    segments = tuple(segment for segment in path.partition("?")[0].split("/") if segment)
-    return _PARSERS.get(segments[-2:]) or _PARSERS.get(segments[-1:])
+
+def _model_in(segments: tuple[str, ...]) -> str:
+    """Model in the segments before an API's own name; "" if they name none. Triton may add `versions/N` to it."""
+    if segments[-2:-1] == ("versions",):
+        segments = segments[:-2]
+    return unquote(segments[-1]) if segments[-2:-1] and segments[-2] in _NAMING_MODELS else ""

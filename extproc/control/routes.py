@@ -23,11 +23,10 @@ from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import Previ
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
+from extproc.api.paths import ROUTED_PATHS
 from extproc.control.filters import EXT_PROC_FILTER
 from extproc.control.settings import EnvoySettings
 
-# Paths that the service routes by (`extproc.api.paths`), behind any prefix.
-_ROUTED_PATHS = ".*/completions/*"
 _NO_DECISION = {
     "message": "The inference router is not available.",
     "type": "server_error",
@@ -71,7 +70,7 @@ def routes(settings: EnvoySettings) -> list[Route]:
     )
     result.append(Route(match=RouteMatch(prefix="/", headers=[decided]), route=by_decision))
     if settings.fail_closed:
-        result.append(_refusal())
+        result += _refusals()
     balanced = RouteAction(
         cluster=settings.default_pool, timeout=timedelta(0), idle_timeout=idle_timeout, retry_policy=_retries()
     )
@@ -97,10 +96,11 @@ def _upgrades(settings: EnvoySettings) -> list[Route]:
     ]
 
 
-def _refusal() -> Route:
+def _refusals() -> list[Route]:
     """503 for what needs a decision and got none."""
     post = HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))
-    return _answer(RouteMatch(safe_regex=RegexMatcher(regex=_ROUTED_PATHS), headers=[post]), 503, _NO_DECISION)
+    matches = [RouteMatch(safe_regex=RegexMatcher(regex=path), headers=[post]) for path in ROUTED_PATHS]
+    return [_answer(match, 503, _NO_DECISION) for match in matches]
 
 
 def _answer(match: RouteMatch, status: int, error: dict[str, str | None], filters: PerFilter | None = None) -> Route:

@@ -41,7 +41,7 @@ class ExtProc:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._numbers = itertools.count(1)
-        self._wanted = shell.rules.trust.headers
+        self._wanted = shell.rules.headers
 
     async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""

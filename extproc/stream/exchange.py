@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from extproc.api import errors
-from extproc.api.body import BodyError, decode
+from extproc.api.body import BodyError
 from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
-from extproc.api.paths import Parser, parser_for
+from extproc.api.paths import Endpoint, endpoint_for
 from extproc.core.features import request_of
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
@@ -53,6 +53,11 @@ class Rules:
     trust: Trust = field(default_factory=Trust)
     answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
 
+    @property
+    def headers(self) -> frozenset[str]:
+        """Names of the request headers that an exchange looks at, beside method and path."""
+        return self.trust.headers | {"content-type"}
+
 
 class Exchange:
     """One request from its headers to the end of its stream.
@@ -66,7 +71,8 @@ class Exchange:
         self._rules = rules
         self._caller = Caller()
         self._state = _State.NEW
-        self._parser: Parser | None = None
+        self._endpoint: Endpoint | None = None
+        self._content_type = ""
         self.request: Request | None = None
         self.decision: Decision | None = None
 
@@ -92,26 +98,27 @@ class Exchange:
     def _begin(self, head: RequestHeaders) -> Reply:
         if self._rules.answer_models and is_models_page(head.method, head.path):
             return self._answer(errors.Refusal(200, "models", models_page(self._router.fleet.members())))
-        self._parser = parser_for(head.method, head.path)
-        if self._parser is None:
+        self._endpoint = endpoint_for(head.method, head.path)
+        if self._endpoint is None:
             return self._pass_on(RequestHeaders, "unknown_path")
         if head.last:
-            return self._answer(errors.no_body())
+            return self._answer(errors.no_body(self._endpoint.dialect))
         self._caller = caller_of(head.headers, self._rules.trust)
+        self._content_type = head.headers.get("content-type", "")
         self._state = _State.BODY
         return Continue(RequestHeaders)
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for; only where a body is expected. Raises BodyError."""
-        assert self._parser is not None  # the state BODY is entered with a parser
-        prompt = self._believed(self._parser(decode(body)))
+        assert self._endpoint is not None  # the state BODY is entered with an endpoint
+        prompt = self._believed(self._endpoint.parse(body, self._content_type))
         return request_of(prompt, self._caller, self._id, self._router.beliefs, now)
 
     def _route(self, body: bytes, now: float, draw: float) -> Reply:
         try:
             self.request = self.read(body, now)
         except BodyError as error:
-            return self._answer(errors.bad_body(error))
+            return self._answer(errors.bad_body(error, self._dialect))
         self.decision = self._router.choose(self.request, now, draw)
         chosen = self.decision.chosen
         if chosen is None:
@@ -122,6 +129,10 @@ class Exchange:
         features = self._router.features(self.request, chosen)
         return RouteTo(chosen.instance.cluster, endpoints, features)
 
+    @property
+    def _dialect(self) -> errors.Dialect:
+        return errors.Dialect.OPENAI if self._endpoint is None else self._endpoint.dialect
+
     def _believed(self, prompt: Prompt) -> Prompt:
         """The prompt without what the operator does not let bodies say."""
         return prompt if self._rules.trust.body_priority else replace(prompt, priority=None)
@@ -130,7 +141,7 @@ class Exchange:
         """Refuse, unless we know of no instance at all: then Envoy's own balancing is the better guess."""
         if decision.reason is Reason.NO_INSTANCE:
             return self._pass_on(RequestBody, decision.reason)
-        return self._answer(errors.unroutable(request.model, decision))
+        return self._answer(errors.unroutable(request.model, decision, self._dialect))
 
     def _pass_on(self, to: type[Message], reason: str) -> PassOn:
         self._state = _State.PASSED

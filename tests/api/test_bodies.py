@@ -1,4 +1,4 @@
-"""Bodies as clients send them: what they mean for routing."""
+"""Chat bodies as clients send them: what they mean for routing, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,31 +6,24 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from extproc.api import body as limits
 from extproc.api.body import BodyError, decode
+from extproc.api.content import MARK
 from extproc.api.openai_chat import parse as parse_chat
-from extproc.api.openai_completions import parse as parse_completions
-from extproc.api.paths import parser_for
-from extproc.core.model import Prompt
+from extproc.core.model import Capability, Prompt
 
-
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/chat/completions", "/v1/chat/completions/", "//v1//chat/completions?x=/y", "/openai/v1/chat/completions"],
-)
-def test_chat_paths_are_found_behind_prefixes_slashes_and_queries(path: str) -> None:
-    assert parser_for("POST", path) is parse_chat
-
-
-def test_completions_are_not_mistaken_for_chat() -> None:
-    assert parser_for("POST", "/v1/completions") is parse_completions
-    assert parser_for("POST", "/v1/chat") is None
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+PNG_URL = "data:image/png;base64," + "iVBORw0KGgo" * 1000
 
 
 def chat(**changes: Any) -> Prompt:
-    return parse_chat({"model": "m", "messages": [{"role": "user", "content": "hello"}]} | changes)
+    return parse_chat({"model": "m", "messages": [USER]} | changes)
+
+
+def saying(content: Any) -> Prompt:
+    return chat(messages=[{"role": "user", "content": content}])
 
 
 @pytest.mark.parametrize(
@@ -39,19 +32,38 @@ def chat(**changes: Any) -> Prompt:
         ("hello", b"hello"),
         (None, b""),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], b"ab"),
-        ([{"type": "image_url", "image_url": {"url": "u"}}], b'{"type":"image_url","image_url":{"url":"u"}}'),
+        (["a", "b"], b"ab"),
+        ([{"type": "refusal", "refusal": "no"}], b"no"),
+        ([{"type": "unheard_of", "x": [1]}], b'{"type":"unheard_of","x":[1]}'),
+        ([{"type": ["image"], "x": 1}], b'{"type":["image"],"x":1}'),
+        ([7, None], b"7null"),
+        ({"type": "text", "text": "alone"}, b"alone"),
+        (7, b"7"),
     ],
 )
 def test_every_form_of_content_becomes_part_of_the_prompt(content: Any, expected: bytes) -> None:
-    prompt = chat(messages=[{"role": "user", "content": content}])
-    assert b"".join(prompt.pieces) == b"\nuser:" + expected
+    assert saying(content).pieces == (f"{MARK}user:".encode() + expected,)
 
 
-def test_tools_come_first_and_tool_calls_with_their_message() -> None:
+def test_each_message_is_one_piece_after_the_tools() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    joined = b"".join(chat(tools=[{"type": "function"}], messages=messages).pieces)
-    assert joined.startswith(b'[{"type":"function"}]\nassistant:[{"id":"1"')
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "assistant", "content": None, "reasoning_content": "why", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "r"}]},
+    ]
+    pieces = chat(tools=[TOOL], messages=messages).pieces
+    assert [piece.decode().replace(MARK, "|") for piece in pieces] == [
+        '[{"type":"function","function":{"name":"f"}}]',
+        "|system:s",
+        "|assistant:whyf{}",
+        "|tool:r",
+    ]
+
+
+def test_the_same_text_by_another_role_is_another_prompt() -> None:
+    texts = {chat(messages=[{"role": role, "content": "x"}]).pieces for role in ("user", "assistant", "system", None)}
+    assert len(texts) == 4
 
 
 @pytest.mark.parametrize(
@@ -62,64 +74,214 @@ def test_stream_is_read_as_leniently_as_engines_read_it(value: Any, means: bool)
     assert chat(stream=value).stream is means
 
 
-def test_the_newer_name_of_the_output_cap_wins() -> None:
-    assert chat(max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
-    assert chat(max_tokens=5).max_output_tokens == 5
-    assert chat().max_output_tokens is None
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": "5"}, 5),
+        ({"max_tokens": 5.0}, 5),
+        ({"max_tokens": 1e300}, limits.MAX_COUNT),
+        ({"max_tokens": None}, None),
+        ({}, None),
+    ],
+)
+def test_the_output_cap_is_read_under_both_names_and_the_newer_one_wins(fields: Any, tokens: int | None) -> None:
+    assert chat(**fields).max_output_tokens == tokens
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "x", "-1", [], {}, float("inf"), float("nan")])
+def test_an_output_cap_that_is_no_count_names_its_field(value: Any) -> None:
+    with pytest.raises(BodyError) as caught:
+        chat(max_tokens=value)
+    assert caught.value.param == "max_tokens"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "pieces", "ids", "choices"),
+    ("fields", "choices"),
+    [({}, 1), ({"n": 3}, 3), ({"n": 2, "best_of": 4}, 4), ({"n": 0}, 1), ({"n": 1e30}, limits.MAX_CHOICES)],
+)
+def test_choices_are_what_the_engine_computes(fields: Any, choices: int) -> None:
+    assert chat(**fields).choices == choices
+
+
+NEEDS: list[tuple[dict[str, Any], set[Capability]]] = [
+    ({}, set()),
+    ({"tools": []}, set()),
+    ({"tools": [TOOL]}, {Capability.TOOLS}),
+    ({"tools": [TOOL], "tool_choice": "none"}, set()),
+    ({"functions": [{"name": "f"}]}, {Capability.TOOLS}),
+    ({"response_format": {"type": "text"}}, set()),
+    ({"response_format": {"type": "json_object"}}, {Capability.JSON_SCHEMA}),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, {Capability.JSON_SCHEMA}),
+    ({"guided_json": {"type": "object"}}, {Capability.JSON_SCHEMA}),
+    ({"guided_regex": "a+"}, {Capability.JSON_SCHEMA}),
+    ({"guided_grammar": "root ::= x"}, {Capability.JSON_SCHEMA}),
+    ({"guided_json": None, "structured_outputs": None}, set()),
+    ({"structured_outputs": {"choice": ["a"]}}, {Capability.JSON_SCHEMA}),
+    ({"grammar": "root ::= x"}, {Capability.JSON_SCHEMA}),
+    ({"logprobs": True}, {Capability.LOGPROBS}),
+    ({"logprobs": False, "top_logprobs": 0}, set()),
+    ({"top_logprobs": 5}, {Capability.LOGPROBS}),
+    ({"prompt_logprobs": 0}, {Capability.LOGPROBS}),
+    ({"reasoning_effort": "low"}, {Capability.REASONING}),
+    ({"reasoning_effort": "none"}, set()),
+    ({"reasoning": {"effort": "high"}}, {Capability.REASONING}),
+    ({"thinking": {"type": "enabled"}}, {Capability.REASONING}),
+    ({"thinking": {"type": "disabled"}}, set()),
+    ({"chat_template_kwargs": {"enable_thinking": True}}, {Capability.REASONING}),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, set()),
+    ({"modalities": ["text", "audio"]}, {Capability.AUDIO}),
+]
+
+
+@pytest.mark.parametrize(("fields", "needs"), NEEDS)
+def test_switches_say_what_an_instance_must_be_able_to_do(fields: Any, needs: set[Capability]) -> None:
+    assert chat(**fields).needs == needs
+
+
+SESSIONS: list[tuple[dict[str, Any], str]] = [
+    ({"user": "u"}, "u"),
+    ({"user": "u", "safety_identifier": "i"}, "i"),
+    ({"user": "u", "safety_identifier": "i", "prompt_cache_key": "k"}, "k"),
+    ({"user": "u", "conversation": {"id": "c"}}, "c"),
+    ({"conversation": "c"}, "c"),
+    ({"previous_response_id": "r"}, "r"),
+    ({"user": "u", "previous_response_id": "r"}, "u"),
+    ({"metadata": {"user_id": "mu"}}, "mu"),
+    ({"metadata": {"user_id": "mu", "session_id": "ms"}}, "ms"),
+    ({"user": 7, "metadata": "x", "conversation": []}, ""),
+]
+
+
+@pytest.mark.parametrize(("fields", "session"), SESSIONS)
+def test_the_session_is_what_names_one_conversation_most_closely(fields: Any, session: str) -> None:
+    assert chat(**fields).session == session
+
+
+def test_long_session_names_that_differ_at_their_end_stay_apart() -> None:
+    first, second = (chat(user="u" * 1000 + end).session for end in "ab")
+    assert first != second
+    assert len(first) < 100
+
+
+@pytest.mark.parametrize("tier", ["flex", "batch"])
+def test_a_client_that_can_wait_says_so_by_its_service_tier(tier: str) -> None:
+    assert chat(service_tier=tier).deferrable
+    assert not chat(service_tier="auto").deferrable
+
+
+def test_salt_and_priority_are_read_and_wrong_types_ignored() -> None:
+    prompt = chat(cache_salt="s", priority=-3)
+    assert (prompt.cache_salt, prompt.priority) == ("s", -3)
+    prompt = chat(cache_salt=1, priority="high")
+    assert (prompt.cache_salt, prompt.priority) == ("", None)
+    assert chat(priority=True).priority is None
+
+
+@pytest.mark.parametrize(
+    "part",
     [
-        ("hi", (b"hi",), 0, 1),
-        (["a", "b"], (b"a", b"b"), 0, 2),
-        ([1, 2, 3], (), 3, 1),
-        ([[1, 2], [3]], (), 3, 2),
+        {"type": "image_url", "image_url": {"url": PNG_URL}},
+        {"type": "input_image", "image_url": PNG_URL},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG_URL}},
+        {"type": "input_audio", "input_audio": {"data": PNG_URL, "format": "wav"}},
+        {"type": "video_url", "video_url": {"url": PNG_URL}},
+        {"type": "file", "file": {"file_data": PNG_URL, "filename": "a.pdf"}},
+        {"image_url": PNG_URL},
     ],
 )
-def test_every_form_of_a_completions_prompt_is_counted(
-    prompt: Any, pieces: tuple[bytes, ...], ids: int, choices: int
-) -> None:
-    parsed = parse_completions({"model": "m", "prompt": prompt})
-    assert (parsed.pieces, len(parsed.token_ids), parsed.choices) == (pieces, ids, choices)
+def test_media_count_by_estimate_and_leave_a_short_digest(part: dict[str, Any]) -> None:
+    prompt = saying([part])
+    other = saying([orjson.loads(orjson.dumps(part).replace(b"iVBORw0KGgo", b"iVBORw0KGgp", 1))])
+    assert prompt.media_tokens > 0
+    assert sum(map(len, prompt.pieces)) < 50
+    assert prompt.pieces != other.pieces
 
 
-@pytest.mark.parametrize("prompt", [None, 7, [], {}, ["a", 1], [None], [True]])
-def test_a_prompt_of_no_known_form_names_its_field(prompt: Any) -> None:
-    with pytest.raises(BodyError) as caught:
-        parse_completions({"model": "m", "prompt": prompt})
-    assert caught.value.param == "prompt"
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=15,
+@pytest.mark.parametrize(
+    ("part", "need"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://x/y.png"}}, Capability.VISION),
+        ({"type": "image_url", "image_url": None, "uuid": "u"}, Capability.VISION),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, Capability.AUDIO),
+        ({"type": "audio_url", "audio_url": {"url": "https://x/y.mp3"}}, Capability.AUDIO),
+        ({"type": "video_url", "video_url": {"url": "https://x/y.mp4"}}, Capability.VISION),
+    ],
 )
-FIELDS = ("model", "messages", "prompt", "tools", "max_tokens", "n", "stream")
+def test_media_need_an_instance_that_takes_them(part: dict[str, Any], need: Capability) -> None:
+    assert saying([part]).needs == {need}
 
 
-@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
-def test_no_values_in_known_fields_raise_anything_but_the_declared_error(body: dict[str, Any]) -> None:
-    for parse in (parse_chat, parse_completions):
-        try:
-            assert parse(body).model
-        except BodyError as error:
-            assert error.message  # noqa: PT017 - no error is fine too
+def test_detail_low_costs_what_openai_counts_for_it() -> None:
+    def tokens(detail: str) -> int:
+        return saying([{"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": detail}}]).media_tokens
+
+    assert (tokens("low"), tokens("high"), tokens("auto")) == (85, 765, 765)
 
 
-@given(st.binary())
-def test_no_bytes_raise_anything_but_the_declared_error(data: bytes) -> None:
+@pytest.mark.parametrize("name", ["image_embeds", "unheard_of"])
+def test_data_in_parts_that_nobody_knows_is_no_text(name: str) -> None:
+    prompt = saying([{"type": name, name: "QUJD" * 10_000}])
+    assert sum(map(len, prompt.pieces)) < 120
+    text = "Ein Satz mit vielen Wörtern. " * 1000
+    assert text.encode() in saying([{"type": name, name: text}]).pieces[0]
+    numbers = list(range(1000))
+    assert orjson.dumps(numbers) in saying([{"type": name, "numbers": numbers, name: "x"}]).pieces[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": 7}, "model"),
+        ({"model": "m" * 10_000}, "model"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [None]}, "messages[0]"),
+        ({"messages": [USER] * (limits.MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [{"role": "user", "content": ["x"] * (limits.MAX_PARTS + 1)}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": ["x"] * (limits.MAX_PARTS // 2)}] * 3}, "messages[2].content"),
+    ],
+)
+def test_a_refused_body_names_the_field_at_fault(changes: dict[str, Any], param: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        chat(**changes)
+    assert caught.value.param == param
+    assert len(caught.value.message) < 200
+
+
+DEEP = {
+    "tools": b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":%s}',
+    "content": b'{"model":"m","messages":[{"role":"user","content":%s}]}',
+    "role": b'{"model":"m","messages":[{"role":%s,"content":"x"}]}',
+    "tool_calls": b'{"model":"m","messages":[{"role":"user","tool_calls":%s}]}',
+    "unknown part": b'{"model":"m","messages":[{"role":"user","content":[{"type":"x","y":"%s","z":%%s}]}]}'
+    % (b"y " * 999),
+    "user": b'{"model":"m","messages":[{"role":"user","content":"x"}],"user":%s}',
+}
+
+
+@pytest.mark.parametrize("field", DEEP)
+@pytest.mark.parametrize("depth", [100, 250, 300, 1000, 100_000])
+def test_deep_nesting_is_taken_or_refused_but_never_overflows(field: str, depth: int) -> None:
+    data = DEEP[field] % (b"[" * depth + b"]" * depth)
     try:
-        assert isinstance(decode(data), dict)
+        parse_chat(decode(data))
     except BodyError as error:
-        assert error.message  # noqa: PT017 - no error is fine too
+        assert depth > 250, error.message  # noqa: PT017 - only what is deep may be refused
 
 
-@given(st.dictionaries(st.sampled_from((*FIELDS, "x")), json_values))
-def test_bodies_survive_the_way_through_json(body: dict[str, Any]) -> None:
-    try:
-        data = orjson.dumps(body)
-    except TypeError:
-        return
-    assert isinstance(decode(data), dict)
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"null", b"[]", b'"x"', b"7", b'{"model": "m"', b"\xef\xbb\xbf{}", b'{"a": "\xff"}', b'{"a": "\\ud800"}'],
+)
+def test_what_is_no_json_object_is_refused_as_a_whole(data: bytes) -> None:
+    with pytest.raises(BodyError) as caught:
+        decode(data)
+    assert caught.value.param is None
+
+
+def test_of_duplicate_keys_the_last_counts_as_in_every_engine() -> None:
+    assert decode(b'{"model": "a", "model": "b"}') == {"model": "b"}

@@ -111,13 +111,27 @@ def test_an_answer_of_an_engine_never_ejects_it() -> None:
     assert outliers["split_external_local_origin_errors"]
 
 
-def test_every_path_that_the_service_routes_is_refused_without_a_decision_in_fail_closed() -> None:
-    refusal = manager_of(replace(SETTINGS, fail_closed=True))["route_config"]["virtual_hosts"][0]["routes"][-2]
-    pattern = re.compile(refusal["match"]["safe_regex"]["regex"])
-    names = ("chat/completions", "completions", "chat//completions/", "messages", "responses", "embeddings", "models")
+def test_in_fail_closed_just_what_the_service_routes_by_is_refused_without_a_decision() -> None:
+    routes = manager_of(replace(SETTINGS, fail_closed=True))["route_config"]["virtual_hosts"][0]["routes"]
+    refusals = [route for route in routes if route.get("direct_response", {}).get("status") == 503]
+    patterns = [re.compile(route["match"]["safe_regex"]["regex"]) for route in refusals]
+    names = (
+        "chat/completions",
+        "completions",
+        "chat//completions/",
+        "messages",
+        "messages/count_tokens",
+        "responses",
+        "embeddings",
+        "audio/transcriptions",
+        "rerank",
+        "generate",
+        "models",
+        "files",
+    )
     for path in (f"{prefix}/{name}" for prefix in ("", "/v1", "/gateway/openai/v1") for name in names):
-        if parser_for("POST", path) is not None:
-            assert pattern.fullmatch(path), path
+        refused = any(pattern.fullmatch(path) for pattern in patterns)
+        assert refused == (parser_for("POST", path) is not None), path
 
 
 def test_the_filter_fragment_brings_its_safety_along() -> None:

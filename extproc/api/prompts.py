@@ -1,0 +1,48 @@
+"""Prompts without roles, as completions and embeddings have them: a string, token ids, or a list of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extproc.api.body import MAX_MESSAGES, Body, BodyError
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """All prompts of one body: their text, their token ids, and how many there are."""
+
+    pieces: tuple[bytes, ...]
+    token_ids: Sequence[int]
+    count: int
+
+
+def prompts_of(body: Body, name: str) -> Prompts:
+    """Prompts in a field: a string, token ids, or a list of strings and lists of token ids. Raises BodyError."""
+    value = body.get(name)
+    if isinstance(value, str):
+        return Prompts((value.encode(),), (), 1)
+    if not isinstance(value, list) or not value:
+        raise _unknown(name)
+    types = set(map(type, value))
+    if types == {int}:
+        return Prompts((), value, 1)
+    if len(value) > MAX_MESSAGES:
+        raise BodyError(f"'{name}' must not have more than {MAX_MESSAGES} prompts.", name)
+    if types == {str}:
+        return Prompts(tuple([text.encode() for text in value]), (), len(value))
+    if types == {list}:
+        return Prompts((), _flat(value, name), len(value))
+    raise _unknown(name)
+
+
+def _flat(lists: list[list[Any]], name: str) -> list[int]:
+    token_ids = [token_id for ids in lists for token_id in ids]
+    if not all(lists) or set(map(type, token_ids)) != {int}:
+        raise _unknown(name)
+    return token_ids
+
+
+def _unknown(name: str) -> BodyError:
+    return BodyError(f"'{name}' must be a string, token ids, or a non-empty array of strings or of token ids.", name)

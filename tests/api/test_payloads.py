@@ -1,0 +1,195 @@
+"""Payloads as real clients put them on the wire (see fixtures/payloads/capture.py), and what they mean for routing."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from extproc.api.paths import endpoint_for
+from extproc.core.model import Capability, Prompt
+
+PAYLOADS = Path(__file__).parents[1] / "fixtures" / "payloads"
+PICTURE_TOKENS = 512 * 512 // (28 * 28)
+DEFAULTS = {field: getattr(Prompt(api="", model="", pieces=()), field) for field in Prompt.__dataclass_fields__}
+EMBEDDINGS = {"max_output_tokens": 0, "choices": 2, "needs": {Capability.EMBEDDINGS}}
+
+# Fields of the prompt that differ from their defaults; `pieces` and `token_ids` by their number.
+EXPECTED: dict[str, dict[str, Any]] = {
+    "openai-chat": {"api": "chat", "pieces": 2},
+    "openai-chat-stream": {
+        "api": "chat",
+        "pieces": 2,
+        "max_output_tokens": 64,
+        "stream": True,
+        "choices": 2,
+        "needs": {Capability.LOGPROBS},
+        "session": "user-7",
+        "deferrable": True,
+    },
+    "openai-chat-tools": {"api": "chat", "pieces": 5, "needs": {Capability.TOOLS}, "session": "thread-1"},
+    "openai-chat-image": {
+        "api": "chat",
+        "pieces": 1,
+        "media_tokens": PICTURE_TOKENS,
+        "max_output_tokens": 32,
+        "needs": {Capability.VISION},
+    },
+    "openai-chat-audio": {"api": "chat", "pieces": 1, "media_tokens": 13, "needs": {Capability.AUDIO}},
+    "openai-chat-schema": {
+        "api": "chat",
+        "pieces": 2,
+        "needs": {Capability.JSON_SCHEMA, Capability.REASONING},
+    },
+    "openai-chat-vllm-extras": {
+        "api": "chat",
+        "pieces": 2,
+        "needs": {Capability.JSON_SCHEMA},
+        "cache_salt": "salt",
+        "priority": -3,
+    },
+    "azure-chat": {"api": "chat", "pieces": 2},
+    "openai-completions": {"api": "completions", "pieces": 1, "max_output_tokens": 9, "needs": {Capability.LOGPROBS}},
+    "openai-completions-ids": {"api": "completions", "token_ids": 5, "choices": 6},
+    "openai-responses": {"api": "responses", "pieces": 2, "max_output_tokens": 100, "session": "resp_1"},
+    "openai-responses-items": {
+        "api": "responses",
+        "pieces": 6,
+        "media_tokens": PICTURE_TOKENS,
+        "stream": True,
+        "needs": {Capability.TOOLS, Capability.VISION, Capability.REASONING, Capability.JSON_SCHEMA},
+        "session": "conv_1",
+    },
+    "openai-embeddings": {"api": "embeddings", "model": "bge-m3", "pieces": 2, **EMBEDDINGS},
+    "openai-transcription": {
+        "api": "transcription",
+        "model": "whisper-large-v3",
+        "pieces": 2,
+        "media_tokens": 100,
+        "stream": True,
+        "needs": {Capability.TRANSCRIPTION},
+    },
+    "openai-translation": {
+        "api": "translation",
+        "model": "whisper-large-v3",
+        "pieces": 2,
+        "media_tokens": 50,
+        "needs": {Capability.TRANSCRIPTION},
+    },
+    "openai-speech": {"api": "speech", "model": "tts", "pieces": 1},
+    "openai-image": {
+        "api": "images",
+        "model": "flux",
+        "pieces": 1,
+        "max_output_tokens": 0,
+        "choices": 2,
+        "needs": {Capability.IMAGE_GENERATION},
+    },
+    "openai-image-edit": {
+        "api": "image_edits",
+        "model": "flux",
+        "pieces": 4,
+        "media_tokens": PICTURE_TOKENS + 85 + 85,
+        "max_output_tokens": 0,
+        "choices": 2,
+        "needs": {Capability.IMAGE_GENERATION},
+    },
+    "anthropic-messages": {"api": "messages", "pieces": 2, "max_output_tokens": 64},
+    "anthropic-tools": {
+        "api": "messages",
+        "pieces": 5,
+        "media_tokens": PICTURE_TOKENS,
+        "max_output_tokens": 2048,
+        "needs": {Capability.TOOLS, Capability.VISION, Capability.REASONING},
+        "session": "user-7",
+    },
+    "anthropic-stream": {"api": "messages", "pieces": 1, "max_output_tokens": 64, "stream": True},
+    "anthropic-count-tokens": {"api": "count_tokens", "max_output_tokens": 0},
+    "litellm-vllm-chat": {"api": "chat", "pieces": 5, "max_output_tokens": 50, "needs": {Capability.TOOLS}},
+    "litellm-vllm-image-stream": {
+        "api": "chat",
+        "pieces": 1,
+        "media_tokens": PICTURE_TOKENS,
+        "stream": True,
+        "needs": {Capability.VISION},
+    },
+    "litellm-anthropic": {
+        "api": "messages",
+        "pieces": 5,
+        "max_output_tokens": 128_000,
+        "needs": {Capability.TOOLS},
+    },
+    "litellm-vllm-embeddings": {"api": "embeddings", "model": "bge-m3", "pieces": 2, **EMBEDDINGS},
+    "litellm-vllm-rerank": {
+        "api": "rerank",
+        "model": "reranker",
+        "pieces": 4,
+        "max_output_tokens": 0,
+        "choices": 2,
+        "needs": {Capability.RERANK},
+    },
+    "litellm-vllm-transcription": {
+        "api": "transcription",
+        "model": "whisper-large-v3",
+        "pieces": 2,
+        "media_tokens": 50,
+        "needs": {Capability.TRANSCRIPTION},
+    },
+    "langchain-openai-chat": {"api": "chat", "pieces": 2, "max_output_tokens": 100},
+    "langchain-openai-tools-stream": {"api": "chat", "pieces": 3, "stream": True, "needs": {Capability.TOOLS}},
+    "langchain-openai-structured": {"api": "chat", "pieces": 2, "needs": {Capability.JSON_SCHEMA}},
+    "langchain-openai-responses": {"api": "responses", "pieces": 2, "needs": {Capability.REASONING}},
+    "langchain-openai-embeddings": {
+        "api": "embeddings",
+        "model": "text-embedding-3-small",
+        "token_ids": 3,
+        **EMBEDDINGS,
+    },
+    "langchain-anthropic": {
+        "api": "messages",
+        "pieces": 3,
+        "max_output_tokens": 300,
+        "stream": True,
+        "needs": {Capability.TOOLS},
+    },
+    "cohere-rerank": {
+        "api": "rerank",
+        "model": "reranker",
+        "pieces": 6,
+        "max_output_tokens": 0,
+        "choices": 3,
+        "needs": {Capability.RERANK},
+    },
+    "cohere-embed": {"api": "embeddings", "model": "embed", "pieces": 2, **EMBEDDINGS},
+}
+
+
+def parsed(name: str) -> Prompt:
+    payload = orjson.loads((PAYLOADS / f"{name}.json").read_bytes())
+    body = payload["body"].encode() if "body" in payload else base64.b64decode(payload["body_base64"])
+    endpoint = endpoint_for(payload["method"], payload["path"])
+    assert endpoint is not None
+    prompt = endpoint.parse(body, payload["headers"]["content-type"])
+    assert prompt.api == endpoint.api
+    return prompt
+
+
+@pytest.mark.parametrize(("name", "differs"), EXPECTED.items())
+def test_what_a_real_client_sends_is_understood(name: str, differs: dict[str, Any]) -> None:
+    prompt = parsed(name)
+    seen = {field: getattr(prompt, field) for field in DEFAULTS}
+    seen |= {"pieces": len(prompt.pieces), "token_ids": len(prompt.token_ids)}
+    assert seen == DEFAULTS | {"model": "qwen3-8b", "pieces": 0, "token_ids": 0} | differs
+
+
+def test_every_captured_payload_has_its_row() -> None:
+    assert {path.stem for path in PAYLOADS.glob("*.json")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", ["litellm-vllm-chat", "langchain-openai-chat", "azure-chat"])
+def test_the_same_conversation_is_the_same_prompt_whichever_client_sends_it(name: str) -> None:
+    twin = parsed("openai-chat-tools" if "litellm" in name else "openai-chat")
+    assert parsed(name).pieces == twin.pieces
