@@ -23,8 +23,8 @@ MARK = "\x1e"
 _MEDIA_MARK = "\x1f"
 _DATA = "data:"
 _LONG_CHARS = 1024
-# A JSON string that is a data URL, base64 or an endless address: longer than that, and without the blanks, line ends and
-# letters beyond ASCII that a text of its length has. What begins like the outside of a string is none.
+# A JSON string that is a data URL, base64 or an endless address: longer than that, and without the blanks, line ends
+# and letters beyond ASCII that a text of its length has. What begins like the outside of a string is none.
 _DATA_STRING = re.compile(rb'"(?![:,\]}])[!#-\[\]-~]{%d,}"' % _LONG_CHARS)
 _HOLDERS = ("image_url", "input_audio", "audio_url", "video_url", "source", "file", "image", "audio", "video")
 _BARE_BASE64 = ("data", "file_data", "b64_json")

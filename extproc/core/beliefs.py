@@ -5,25 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extproc.core.model import Features, Instance, Outcome
+from extproc.core.output_lengths import Expected, Kind, OutputLengths
 from extproc.core.profile import Profile, profile_for
 from extproc.core.tokens import TokenEstimator
 
-PRIOR_OUTPUT_TOKENS = 256.0
-_MEMORY = 30  # an average forgets what is older than about this many outcomes
+_MEMORY = 30  # a ratio forgets what is older than about this many outcomes
 _SCALE_LIMIT = 20.0  # a profile is never believed to be off by more than this factor
-
-
-@dataclass(slots=True)
-class Average:
-    """Mean that starts at a prior, follows the first samples fast and forgets by count."""
-
-    value: float
-    samples: int = 0
-
-    def add(self, sample: float) -> None:
-        """Move towards a sample."""
-        self.samples += 1
-        self.value += (sample - self.value) / min(self.samples + 1, _MEMORY)
 
 
 @dataclass(slots=True)
@@ -71,14 +58,9 @@ class Beliefs:
 
     def __init__(self) -> None:
         self.tokens = TokenEstimator()
-        self._output_tokens: dict[tuple[str, str], Average] = {}
+        self.outputs = OutputLengths()
         self._scales: dict[str, tuple[Ratio, Ratio]] = {}  # profile name -> prefill, decode
         self._speeds: dict[tuple[str, str, int], Speed] = {}
-
-    def output_tokens(self, model: str, api: str) -> float:
-        """Tokens that an answer is expected to have before any cap."""
-        known = self._output_tokens.get((model, api))
-        return known.value if known else PRIOR_OUTPUT_TOKENS
 
     def speed(self, model: str, instance: Instance) -> Speed:
         """How fast a model is on an instance's hardware, as far as is known."""
@@ -100,9 +82,22 @@ class Beliefs:
             text_tokens = outcome.prompt_tokens - features.media_tokens
             self.tokens.learn(features.model, features.token_counts, text_tokens)
         if outcome.completion_tokens:
-            kind = (features.model, features.api)
-            self._output_tokens.setdefault(kind, Average(PRIOR_OUTPUT_TOKENS)).add(outcome.completion_tokens)
+            self._learn_output(features, outcome.completion_tokens)
         self._learn_speed(features, outcome)
+
+    def _learn_output(self, features: Features, completion_tokens: int) -> None:
+        """Engines report the tokens of all answers together; each is taken to have its share."""
+        kind = Kind(
+            model=features.model,
+            api=features.api,
+            tenant=features.tenant,
+            stream=features.stream,
+            cap_tokens=None if features.cap_tokens < 0 else features.cap_tokens,
+        )
+        stated = Expected(
+            features.output_tokens / features.choices, features.output_p50_tokens, features.output_p90_tokens
+        )
+        self.outputs.learn(kind, round(completion_tokens / features.choices), stated)
 
     def _learn_speed(self, features: Features, outcome: Outcome) -> None:
         """Compare predicted with actual times where streaming shows both, and the engine reports its tokens."""

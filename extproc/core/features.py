@@ -7,6 +7,7 @@ import math
 from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.model import Caller, Prompt, Request, RequestClass
+from extproc.core.output_lengths import Expected, Kind
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
 from extproc.core.tokens import Estimate
 
@@ -18,6 +19,7 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
     """Features of one request; the tokens of its text are an estimate, those that came as ids are counted."""
     text = beliefs.tokens.estimate(prompt.model, prompt.pieces) if prompt.pieces else _NO_TEXT
     prompt_tokens = text.tokens + len(prompt.token_ids) + prompt.media_tokens
+    output = _output(prompt, caller.tenant, beliefs)
     prefix, tokens_per_block = _prefix(prompt, caller.tenant, text.tokens)
     return Request(
         id=request_id,
@@ -30,7 +32,9 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
         prefix=prefix,
         tokens_per_block=tokens_per_block,
         max_output_tokens=prompt.max_output_tokens,
-        expected_output_tokens=_expected_output_tokens(prompt, beliefs),
+        expected_output_tokens=math.ceil(prompt.choices * output.mean_tokens),
+        output_p50_tokens=output.p50_tokens,
+        output_p90_tokens=output.p90_tokens,
         stream=prompt.stream,
         choices=prompt.choices,
         needs=prompt.needs,
@@ -42,11 +46,15 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
     )
 
 
-def _expected_output_tokens(prompt: Prompt, beliefs: Beliefs) -> int:
-    expected = beliefs.output_tokens(prompt.model, prompt.api)
-    if prompt.max_output_tokens is not None:
-        expected = min(expected, prompt.max_output_tokens)
-    return math.ceil(prompt.choices * expected)
+def _output(prompt: Prompt, tenant: str, beliefs: Beliefs) -> Expected:
+    kind = Kind(
+        model=prompt.model,
+        api=prompt.api,
+        tenant=tenant,
+        stream=prompt.stream,
+        cap_tokens=prompt.max_output_tokens,
+    )
+    return beliefs.outputs.expect(kind)
 
 
 def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:

@@ -127,10 +127,12 @@ class Request:
     media_tokens: int  # part of `prompt_tokens` that did not come as text
     prefix: tuple[int, ...]  # hash chain of the prompt's blocks, first block first
     tokens_per_block: float  # prompt tokens that one block of `prefix` stands for
-    max_output_tokens: int | None  # the client's own cap
-    expected_output_tokens: int
+    max_output_tokens: int | None  # the client's own cap on each answer
+    expected_output_tokens: int  # of all its answers together
+    output_p50_tokens: float  # half of such answers stay within this length
+    output_p90_tokens: float
     stream: bool
-    choices: int = 1
+    choices: int = 1  # answers asked for
     needs: frozenset[Capability] = frozenset()
     tenant: str = ""
     session: str = ""  # requests of one session share most of their prompt
@@ -230,7 +232,12 @@ class Features:
     token_counts: tuple[int, ...]
     media_tokens: int
     cached_tokens: int
+    tenant: str
+    choices: int
+    cap_tokens: int  # output cap of each answer, -1 if the client named none
     output_tokens: int
+    output_p50_tokens: float
+    output_p90_tokens: float
     queue_s: float
     ttft_s: float
     tpot_s: float

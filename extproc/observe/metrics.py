@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.core.model import Features, Outcome
+from extproc.core.output_lengths import Calibration
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
@@ -24,6 +25,7 @@ class Gauges:
     in_flight: Mapping[str, int]  # by instance id
     ages_s: Mapping[str, float]  # by instance id
     registry_silence_s: float
+    calibration: Mapping[tuple[str, str], Calibration]  # of output lengths, by model and API
 
 
 class Metrics:
@@ -102,6 +104,15 @@ class _LiveGauges(Collector):
         for instance_id, age_s in gauges.ages_s.items():
             ages.add_metric([instance_id], age_s)
         yield ages
+        within = GaugeMetricFamily(
+            "extproc_output_within_share",
+            "Share of answers within the length stated for this share of them.",
+            labels=["model", "api", "quantile"],
+        )
+        for (model, api), held in gauges.calibration.items():
+            within.add_metric([model, api, "0.5"], held.within_p50 / held.answers)
+            within.add_metric([model, api, "0.9"], held.within_p90 / held.answers)
+        yield within
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)
         yield silence

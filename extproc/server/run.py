@@ -79,6 +79,7 @@ def _gauges(router: Router) -> Gauges:
         in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
         ages_s={member.instance.id: fleet.age_s(member) for member in members},
         registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
+        calibration=router.beliefs.outputs.calibration(),
     )
 
 

@@ -49,7 +49,7 @@ def test_reported_tokens_correct_the_estimates() -> None:
         finish(made, features, address, prompt_tokens=2000, completion_tokens=40)
     assert asked("last").prompt_tokens == pytest.approx(2000, rel=0.05)
     assert asked("last").token_error < 0.05
-    assert made.beliefs.output_tokens(MODEL, "chat") == pytest.approx(40, rel=0.1)
+    assert asked("last").expected_output_tokens == 40
 
 
 def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> None:
@@ -88,7 +88,7 @@ def test_failed_requests_teach_nothing() -> None:
     made = router(instance())
     features, address = choose(made)
     finish(made, features, address, status=400, completion_tokens=1)
-    assert made.beliefs.output_tokens(MODEL, "chat") == 256
+    assert made.beliefs.outputs.calibration() == {}
 
 
 @pytest.mark.parametrize(

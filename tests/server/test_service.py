@@ -23,7 +23,7 @@ from tests.core.builders import MODEL, instance, router
 
 @asynccontextmanager
 async def serving(made: Router) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
-    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0)))
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", Rules()))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
