@@ -8,7 +8,7 @@ from enum import StrEnum
 import orjson
 
 from extproc.api.body import BodyError
-from extproc.core.model import Decision, Reason
+from extproc.core.model import Decision, Reason, Request
 
 
 class Dialect(StrEnum):
@@ -27,6 +27,14 @@ class Refusal:
     body: bytes
     retry_after_s: int | None = None
 
+
+_PROMPT_FIELDS = {
+    "chat": "messages",
+    "completions": "prompt",
+    "responses": "input",
+    "embeddings": "input",
+    "messages": "messages",
+}
 
 # Anthropic has a type for each status. Its 529 for overload is none that Envoy can answer with, and 503 is retried too.
 _ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -57,9 +65,9 @@ def no_body(dialect: Dialect = Dialect.OPENAI) -> Refusal:
     return bad_body(BodyError("The request has no body."), dialect)
 
 
-def unroutable(model: str, decision: Decision, dialect: Dialect = Dialect.OPENAI) -> Refusal:
+def unroutable(request: Request, decision: Decision, dialect: Dialect = Dialect.OPENAI) -> Refusal:
     """Answer to a request that no instance can serve; what the client may learn of the reason."""
-    reason = decision.reason
+    reason, model = decision.reason, request.model
     if reason is Reason.MODEL_NOT_SERVED:
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
     if reason is Reason.CAPABILITY_MISSING:
@@ -67,7 +75,7 @@ def unroutable(model: str, decision: Decision, dialect: Dialect = Dialect.OPENAI
         return refusal(400, str(reason), message, dialect)
     if reason in (Reason.CONTEXT_TOO_LONG, Reason.KV_TOO_SMALL):
         message = "The prompt is longer than the context of every instance that serves this model."
-        return refusal(400, "context_length_exceeded", message, dialect, "messages")
+        return refusal(400, "context_length_exceeded", message, dialect, _PROMPT_FIELDS.get(request.api))
     message = f"No instance can serve the model '{model}' now ({reason})."
     return refusal(503, str(reason), message, dialect, retry_after_s=1)
 

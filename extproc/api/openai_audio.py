@@ -34,6 +34,7 @@ def _prompt(api: str, form: Form) -> Prompt:
         pieces=(prompt.encode(), *map(digest_of, files)),
         media_tokens=sum(map(_tokens, files)),
         max_output_tokens=count_of(form.fields, "max_completion_tokens"),
+        longest_share=0.0,  # sound has a context of its own; that of the model's record is its answer's
         needs=frozenset((Capability.TRANSCRIPTION,)),
         **hints_of(form.fields),
     )

@@ -22,6 +22,7 @@ def parse(body: Body) -> Prompt:
         token_ids=prompts.token_ids,
         max_output_tokens=count_of(body, "max_tokens"),
         choices=prompts.count * choices_of(body, "n", "best_of"),
+        longest_share=prompts.longest_share,
         needs=needs_of(body),
         **hints_of(body),
     )

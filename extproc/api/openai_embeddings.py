@@ -8,7 +8,7 @@ from extproc.api.body import Body, BodyError, list_of, model_of
 from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.openai_chat import chat_pieces
-from extproc.api.prompts import Prompts, prompts_of
+from extproc.api.prompts import Prompts, longest_share, prompts_of
 from extproc.core.model import Capability, Prompt
 
 _COHERE = ("texts", "images", "inputs")
@@ -26,6 +26,7 @@ def parse(body: Body) -> Prompt:
         media_tokens=content.media_tokens,
         max_output_tokens=0,
         choices=prompts.count,
+        longest_share=prompts.longest_share,
         needs=frozenset((Capability.EMBEDDINGS, *content.needs)),
         **hints_of(body),
     )
@@ -64,4 +65,4 @@ def _parts(items: list[Any], content: Content, where: str) -> Prompts:
             for item in items
         ]
     )
-    return Prompts(pieces, (), len(items))
+    return Prompts(pieces, (), len(items), longest_share(pieces))

@@ -137,12 +137,6 @@ def endpoint_for(method: str, path: str) -> Endpoint | None:
     return Endpoint(endpoint.api, make(model), endpoint.dialect) if model else endpoint
 
 
-def parser_for(method: str, path: str) -> Parser | None:
-    """How to read a request's body; None if its path is not one that is routed."""
-    endpoint = endpoint_for(method, path)
-    return None if endpoint is None else endpoint.parse
-
-
 def _model_in(segments: tuple[str, ...]) -> str:
     """Model in the segments before an API's own name; "" if they name none. Triton may add `versions/N` to it."""
     if segments[-2:-1] == ("versions",):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ class Prompts:
     pieces: tuple[bytes, ...]
     token_ids: Sequence[int]
     count: int
+    longest_share: float = 1.0  # of all tokens that stand in the longest of them
 
 
 def prompts_of(body: Body, name: str) -> Prompts:
@@ -31,10 +32,17 @@ def prompts_of(body: Body, name: str) -> Prompts:
     if len(value) > MAX_MESSAGES:
         raise BodyError(f"'{name}' must not have more than {MAX_MESSAGES} prompts.", name)
     if types == {str}:
-        return Prompts(tuple([text.encode() for text in value]), (), len(value))
+        texts = tuple([text.encode() for text in value])
+        return Prompts(texts, (), len(texts), longest_share(texts))
     if types == {list}:
-        return Prompts((), _flat(value, name), len(value))
+        return Prompts((), _flat(value, name), len(value), longest_share(value))
     raise _unknown(name)
+
+
+def longest_share(prompts: Sequence[Sized]) -> float:
+    """Share of the longest in all; 1 if all are empty."""
+    lengths = list(map(len, prompts))
+    return max(lengths, default=0) / (sum(lengths) or 1) or 1.0
 
 
 def _flat(lists: list[list[Any]], name: str) -> list[int]:

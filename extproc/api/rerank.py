@@ -41,6 +41,7 @@ def _prompt(api: str, body: Body) -> Prompt:
         media_tokens=content.media_tokens,
         max_output_tokens=0,
         choices=len(documents),
+        longest_share=_longest_share(queries, documents),
         needs=frozenset((Capability.RERANK, *content.needs)),
         **hints_of(body),
     )
@@ -62,6 +63,13 @@ def _inner(item: Any) -> Any:
 
 def _given(body: Body, names: tuple[str, ...]) -> str:
     return next((name for name in names if body.get(name) is not None), names[0])
+
+
+def _longest_share(queries: list[bytes], documents: list[bytes]) -> float:
+    """Share of the longest pair in all pairs, which is what is counted."""
+    longest = max(map(len, queries)) + max(map(len, documents))
+    total = sum(map(len, documents)) + sum(map(len, queries)) * (len(documents) if len(queries) == 1 else 1)
+    return min(1.0, longest / max(1, total))
 
 
 def _pairs(queries: list[bytes], documents: list[bytes]) -> list[bytes]:

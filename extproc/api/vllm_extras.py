@@ -48,6 +48,7 @@ def _pooled(api: str, body: Body, needs: Iterable[Capability]) -> Prompt:
         media_tokens=content.media_tokens,
         max_output_tokens=0,
         choices=prompts.count,
+        longest_share=prompts.longest_share,
         needs=frozenset(needs).union(content.needs),
         **hints_of(body),
     )

@@ -37,6 +37,7 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
         output_p90_tokens=output.p90_tokens,
         stream=prompt.stream,
         choices=prompt.choices,
+        longest_share=prompt.longest_share,
         needs=prompt.needs,
         tenant=caller.tenant,
         session=caller.session or prompt.session,

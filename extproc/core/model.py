@@ -88,11 +88,15 @@ class Prompt:
     max_output_tokens: int | None = None  # the client's own cap; 0 where the API produces no tokens
     stream: bool = False
     choices: int = 1  # answers asked for: `n` times the number of prompts
+    longest_share: float = 1.0  # of its tokens that stand in one sequence; less where a body holds many prompts
     needs: frozenset[Capability] = frozenset()
     session: str = ""  # what the body says of who or what conversation this is
     cache_salt: str = ""
     priority: int | None = None  # as the client claims; lower is more urgent, as vLLM has it
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
+
+
+_TWO_DEVIATIONS = 2.5  # in mean absolute errors, which are 0.8 deviations of a normal error
 
 
 class RequestClass(StrEnum):
@@ -133,6 +137,7 @@ class Request:
     output_p90_tokens: float
     stream: bool
     choices: int = 1  # answers asked for
+    longest_share: float = 1.0  # of its prompt tokens that stand in one sequence
     needs: frozenset[Capability] = frozenset()
     tenant: str = ""
     session: str = ""  # requests of one session share most of their prompt
@@ -142,8 +147,8 @@ class Request:
 
     @property
     def sure_tokens(self) -> float:
-        """Prompt tokens that it has almost surely: the estimate less two standard deviations of its error."""
-        return self.prompt_tokens * max(0.0, 1.0 - 2.5 * self.token_error)  # a mean error is 0.8 deviations
+        """Tokens that its longest sequence has almost surely: the estimate less two deviations of its error."""
+        return self.longest_share * self.prompt_tokens * max(0.0, 1.0 - _TWO_DEVIATIONS * self.token_error)
 
 
 class Reason(StrEnum):

@@ -119,6 +119,8 @@ class Exchange:
             self.request = self.read(body, now)
         except BodyError as error:
             return self._answer(errors.bad_body(error, self._dialect))
+        if not self.request.model:  # some APIs leave it out; the engine has a default, and we do not know it
+            return self._pass_on(RequestBody, "no_model")
         self.decision = self._router.choose(self.request, now, draw)
         chosen = self.decision.chosen
         if chosen is None:
@@ -141,7 +143,7 @@ class Exchange:
         """Refuse, unless we know of no instance at all: then Envoy's own balancing is the better guess."""
         if decision.reason is Reason.NO_INSTANCE:
             return self._pass_on(RequestBody, decision.reason)
-        return self._answer(errors.unroutable(request.model, decision, self._dialect))
+        return self._answer(errors.unroutable(request, decision, self._dialect))
 
     def _pass_on(self, to: type[Message], reason: str) -> PassOn:
         self._state = _State.PASSED

@@ -11,6 +11,7 @@ from extproc.api import errors
 from extproc.api.body import BodyError
 from extproc.api.errors import Dialect
 from extproc.core.model import Decision, Reason, Rejection
+from tests.core.builders import request
 
 FAULT = BodyError("'messages' must be a non-empty array.", "messages")
 
@@ -65,14 +66,14 @@ def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(
     reason: Reason, status: int, code: str, openai: str, anthropic: str
 ) -> None:
     for dialect, kind in ((Dialect.OPENAI, openai), (Dialect.ANTHROPIC, anthropic)):
-        refusal = errors.unroutable("m", decision(reason), dialect)
+        refusal = errors.unroutable(request(), decision(reason), dialect)
         assert (refusal.status, refusal.code) == (status, code)
         assert shape(refusal)["error"]["type"] == kind
         assert (refusal.retry_after_s is not None) == (status == 503)
 
 
 def test_a_missing_capability_is_named() -> None:
-    assert "vision" in shape(errors.unroutable("m", decision(Reason.CAPABILITY_MISSING)))["error"]["message"]
+    assert "vision" in shape(errors.unroutable(request(), decision(Reason.CAPABILITY_MISSING)))["error"]["message"]
 
 
 @pytest.mark.parametrize(

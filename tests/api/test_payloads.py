@@ -53,7 +53,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "azure-chat": {"api": "chat", "pieces": 2},
     "openai-completions": {"api": "completions", "pieces": 1, "max_output_tokens": 9, "needs": {Capability.LOGPROBS}},
-    "openai-completions-ids": {"api": "completions", "token_ids": 5, "choices": 6},
+    "openai-completions-ids": {"longest_share": 0.6, "api": "completions", "token_ids": 5, "choices": 6},
     "openai-responses": {"api": "responses", "pieces": 2, "max_output_tokens": 100, "session": "resp_1"},
     "openai-responses-items": {
         "api": "responses",
@@ -63,8 +63,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "needs": {Capability.TOOLS, Capability.VISION, Capability.REASONING, Capability.JSON_SCHEMA},
         "session": "conv_1",
     },
-    "openai-embeddings": {"api": "embeddings", "model": "bge-m3", "pieces": 2, **EMBEDDINGS},
+    "openai-embeddings": {"longest_share": 0.53, "api": "embeddings", "model": "bge-m3", "pieces": 2, **EMBEDDINGS},
     "openai-transcription": {
+        "longest_share": 0.0,
         "api": "transcription",
         "model": "whisper-large-v3",
         "pieces": 2,
@@ -73,6 +74,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "needs": {Capability.TRANSCRIPTION},
     },
     "openai-translation": {
+        "longest_share": 0.0,
         "api": "translation",
         "model": "whisper-large-v3",
         "pieces": 2,
@@ -122,8 +124,15 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "max_output_tokens": 128_000,
         "needs": {Capability.TOOLS},
     },
-    "litellm-vllm-embeddings": {"api": "embeddings", "model": "bge-m3", "pieces": 2, **EMBEDDINGS},
+    "litellm-vllm-embeddings": {
+        "longest_share": 0.5,
+        "api": "embeddings",
+        "model": "bge-m3",
+        "pieces": 2,
+        **EMBEDDINGS,
+    },
     "litellm-vllm-rerank": {
+        "longest_share": 0.52,
         "api": "rerank",
         "model": "reranker",
         "pieces": 4,
@@ -132,6 +141,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "needs": {Capability.RERANK},
     },
     "litellm-vllm-transcription": {
+        "longest_share": 0.0,
         "api": "transcription",
         "model": "whisper-large-v3",
         "pieces": 2,
@@ -143,6 +153,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "langchain-openai-structured": {"api": "chat", "pieces": 2, "needs": {Capability.JSON_SCHEMA}},
     "langchain-openai-responses": {"api": "responses", "pieces": 2, "needs": {Capability.REASONING}},
     "langchain-openai-embeddings": {
+        "longest_share": 0.67,
         "api": "embeddings",
         "model": "text-embedding-3-small",
         "token_ids": 3,
@@ -156,6 +167,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "needs": {Capability.TOOLS},
     },
     "cohere-rerank": {
+        "longest_share": 0.35,
         "api": "rerank",
         "model": "reranker",
         "pieces": 6,
@@ -163,7 +175,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "choices": 3,
         "needs": {Capability.RERANK},
     },
-    "cohere-embed": {"api": "embeddings", "model": "embed", "pieces": 2, **EMBEDDINGS},
+    "cohere-embed": {"longest_share": 0.5, "api": "embeddings", "model": "embed", "pieces": 2, **EMBEDDINGS},
 }
 
 
@@ -182,6 +194,7 @@ def test_what_a_real_client_sends_is_understood(name: str, differs: dict[str, An
     prompt = parsed(name)
     seen = {field: getattr(prompt, field) for field in DEFAULTS}
     seen |= {"pieces": len(prompt.pieces), "token_ids": len(prompt.token_ids)}
+    seen["longest_share"] = round(prompt.longest_share, 2)
     assert seen == DEFAULTS | {"model": "qwen3-8b", "pieces": 0, "token_ids": 0} | differs
 
 

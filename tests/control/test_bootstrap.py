@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.api.paths import parser_for
+from extproc.api.paths import endpoint_for
 from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
@@ -131,7 +131,7 @@ def test_in_fail_closed_just_what_the_service_routes_by_is_refused_without_a_dec
     )
     for path in (f"{prefix}/{name}" for prefix in ("", "/v1", "/gateway/openai/v1") for name in names):
         refused = any(pattern.fullmatch(path) for pattern in patterns)
-        assert refused == (parser_for("POST", path) is not None), path
+        assert refused == (endpoint_for("POST", path) is not None), path
 
 
 def test_the_filter_fragment_brings_its_safety_along() -> None:

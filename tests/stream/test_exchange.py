@@ -143,6 +143,27 @@ def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
     assert made.ledger.in_flight() == {}
 
 
+def test_many_prompts_in_one_body_are_held_against_the_context_one_by_one() -> None:
+    texts = ["some words " * 1000] * 60
+    _, reply = ask(router(instance()), {"model": MODEL, "input": texts}, "/v1/embeddings")
+    assert isinstance(reply, RouteTo)
+    assert reply.features.prompt_tokens > 32_768
+    _, reply = ask(router(instance()), {"model": MODEL, "input": ["x", "some words " * 60_000]}, "/v1/embeddings")
+    assert isinstance(reply, Answer)
+    assert orjson.loads(reply.body)["error"]["param"] == "input"
+
+
+def test_a_request_that_may_leave_its_model_out_is_passed_on_without_one() -> None:
+    _, reply = ask(router(instance()), {"query": "q", "documents": ["d"]}, "/v1/rerank")
+    assert reply == PassOn(RequestBody, "no_model")
+
+
+def test_errors_have_the_shape_of_the_api_they_are_for() -> None:
+    _, reply = ask(router(instance()), {"model": "nobody", "max_tokens": 1, "messages": []}, "/v1/messages")
+    assert isinstance(reply, Answer)
+    assert orjson.loads(reply.body)["type"] == "error"
+
+
 def test_a_request_without_a_body_is_refused_at_once() -> None:
     reply = Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, "", last=True), 0.0, 0.0)
     assert isinstance(reply, Answer)
