@@ -1,134 +1,187 @@
-"""How many tokens an answer is expected to have: quantiles of what like requests had, and how well they held.
-
-Requests are alike by model, API, tenant, streaming and the power of two of their output cap. While too few of a kind
-were seen, a coarser kind answers, at last a prior. A sample that ended at its cap says only that the answer would have
-been at least so long; it counts as that long, which is right for requests with a like cap and low for others.
-"""
+"""How many tokens an answer will have: quantiles learned per kind of request, and how often they proved right."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
+from extproc.core.length_window import Distribution, LengthWindow
 
 WINDOW_SAMPLES = 256
-_ENOUGH_SAMPLES = 16  # with fewer, a coarser kind knows better
-_MAX_KINDS = 4096
+MIN_SAMPLES = 32  # answers that a kind needs to speak for itself
+MAX_KINDS = 1024  # windows kept, about 20 kB each
+MAX_MODELS = 256  # (model, API) pairs whose calibration is kept
+_CALIBRATION_MEMORY = 1000  # outcomes that calibration looks back on
+_BUCKETS_TOKENS = (64, 256, 1024, 4096)
+
+# Before any answer: a log-normal with a mean of about 256 tokens, which is what chat traffic looks like at large.
+_PRIOR_MEDIAN_TOKENS = 150.0
+_PRIOR_SIGMA = 1.04
+_PRIOR_POINTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerKind:
+    """What answers are told apart by; `cap_bucket` is the index of the client's cap among a few sizes, -1 without one."""
+
+    model: str
+    api: str
+    tenant: str
+    stream: bool
+    cap_bucket: int
+
+    @classmethod
+    def of(cls, model: str, api: str, tenant: str, stream: bool, max_output_tokens: int | None) -> AnswerKind:
+        """The kind of a request, with the cap that its client named."""
+        capped = max_output_tokens is not None
+        bucket = sum(max_output_tokens > size for size in _BUCKETS_TOKENS) if capped else -1
+        return cls(model, api, tenant, stream, bucket)
+
+    def levels(self) -> tuple[_Level, ...]:
+        """Keys under which its answers are kept, the most special first."""
+        return (
+            (self.model, self.api, self.tenant, self.stream, self.cap_bucket),
+            (self.model, self.api, self.tenant, self.stream),
+            (self.model, self.api, self.tenant),
+            (self.model, self.api),
+        )
+
+
+_Level = tuple[str | bool | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Output tokens of one answer: the mean, and what half and nine of ten answers stay under or at."""
+    """Tokens that one answer is expected to have; half of the answers stay within p50, nine in ten within p90.
 
-    mean_tokens: float
-    p50_tokens: float
-    p90_tokens: float
+    None of the three exceeds `limit_tokens`, where the answer would be cut; None if nothing is known to cut it.
+    """
 
-    def capped(self, cap_tokens: int | None) -> Expected:
-        """The same for a request that stops at `cap_tokens`; None is no cap."""
-        if cap_tokens is None:
-            return self
-        return Expected(*(min(value, cap_tokens) for value in (self.mean_tokens, self.p50_tokens, self.p90_tokens)))
+    mean: float
+    p50: int
+    p90: int
+    limit_tokens: int | None = None
 
 
-# Chat answers of current models: a few hundred tokens with a long tail.
-PRIOR = Expected(mean_tokens=256.0, p50_tokens=180.0, p90_tokens=600.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What is known of a request before its answer, as far as it tells the answer's length."""
-
-    model: str
-    api: str
-    tenant: str = ""
-    stream: bool = False
-    cap_tokens: int | None = None
-
-    def coarser(self) -> Iterator[Hashable]:
-        """Names of the kind, the finest first."""
-        bucket = -1 if self.cap_tokens is None else max(0, self.cap_tokens - 1).bit_length()
-        yield (self.model, self.api, self.tenant, self.stream, bucket)
-        yield (self.model, self.api, bucket)
-        yield (self.model, self.api)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Calibration:
-    """How often answers stayed under or at what was stated of them."""
+    """Shares of recent answers that stayed within the stated quantiles (ideally 0.5 and 0.9), and how many were looked at.
 
-    answers: int = 0
-    within_p50: int = 0
-    within_p90: int = 0
+    Statements at the limit are left out: no answer could have exceeded them. A share of nothing is NaN.
+    """
+
+    under_p50: float
+    p50_samples: float
+    under_p90: float
+    p90_samples: float
 
 
 class OutputLengths:
-    """Sliding windows of answer lengths. Bounded: the kinds used least recently are forgotten."""
+    """Output lengths of every kind of request that was answered; unknown kinds are answered for by wider ones.
 
-    def __init__(self, max_kinds: int = _MAX_KINDS) -> None:
+    The widest is (model, API), and before it knows enough, a prior. At most `max_kinds` windows are kept, those
+    that most recently learned something.
+    """
+
+    def __init__(self, window_samples: int = WINDOW_SAMPLES, max_kinds: int = MAX_KINDS) -> None:
+        self._window_samples = window_samples
         self._max_kinds = max_kinds
-        self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
-        self._calibration: OrderedDict[tuple[str, str], Calibration] = OrderedDict()
+        self._prior_lengths = _prior_lengths()
+        self._prior = _uniform(self._prior_lengths)
+        self._windows: OrderedDict[_Level, LengthWindow] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[_Share, _Share]] = OrderedDict()
 
-    def expect(self, kind: Kind) -> Expected:
-        """Length of one answer to a request of this kind, within its cap."""
-        for name in kind.coarser():
-            window = self._windows.get(name)
-            if window is not None and len(window.arrived) >= _ENOUGH_SAMPLES:
-                return window.expected().capped(kind.cap_tokens)
-        return PRIOR.capped(kind.cap_tokens)
+    def expect(
+        self, kind: AnswerKind, max_output_tokens: int | None = None, context_left_tokens: int | None = None
+    ) -> Expected:
+        """What one answer will probably need, within the client's cap and the room that its prompt leaves in context."""
+        limits = [max(0, limit) for limit in (max_output_tokens, context_left_tokens) if limit is not None]
+        limit_tokens = min(limits, default=None)
+        distribution = self._distribution(kind)
+        p50, p90 = distribution.quantile(0.5), distribution.quantile(0.9)
+        if limit_tokens is not None:
+            p50, p90 = min(p50, limit_tokens), min(p90, limit_tokens)
+        return Expected(distribution.mean(limit_tokens), p50, p90, limit_tokens)
 
-    def learn(self, kind: Kind, tokens: int, stated: Expected) -> None:
-        """Take in the length of one answer, and what had been stated of it."""
-        for name in kind.coarser():
-            _recent(self._windows, name, _Window, self._max_kinds).add(tokens)
-        calibration = _recent(self._calibration, (kind.model, kind.api), Calibration, self._max_kinds)
-        calibration.answers += 1
-        calibration.within_p50 += tokens <= stated.p50_tokens
-        calibration.within_p90 += tokens <= stated.p90_tokens
+    def learn(
+        self, kind: AnswerKind, tokens: int, limit_tokens: int | None = None, stated: Expected | None = None
+    ) -> None:
+        """Take in the length of one finished answer (of each choice, where a request asks for several).
 
-    def calibration(self) -> dict[tuple[str, str], Calibration]:
-        """How well statements held, by model and API."""
-        return dict(self._calibration)
+        `limit_tokens` is where the answer would have been cut: reaching it makes the length a lower bound. `stated` is
+        what `expect` had said of this request; without it calibration learns nothing. Negative lengths are ignored.
+        """
+        if tokens < 0:
+            return
+        is_bound = limit_tokens is not None and tokens >= limit_tokens
+        levels = kind.levels()
+        for level in levels:
+            self._window(level, is_widest=level == levels[-1]).add(tokens, is_bound)
+        while len(self._windows) > self._max_kinds:
+            self._windows.popitem(last=False)
+        if stated is not None:
+            self._hold_against(kind, tokens, stated)
+
+    def calibration(self) -> Mapping[tuple[str, str], Calibration]:
+        """How right the stated quantiles were, for each (model, API)."""
+        return {
+            key: Calibration(p50.value, p50.samples, p90.value, p90.samples) for key, (p50, p90) in self._kept.items()
+        }
+
+    def _distribution(self, kind: AnswerKind) -> Distribution:
+        levels = kind.levels()
+        for level in levels:
+            window = self._windows.get(level)
+            if window is not None and (len(window) >= MIN_SAMPLES or level == levels[-1]):
+                return window.distribution()
+        return self._prior
+
+    def _window(self, level: _Level, is_widest: bool) -> LengthWindow:
+        window = self._windows.get(level)
+        if window is None:
+            seeds = self._prior_lengths if is_widest else ()
+            window = self._windows[level] = LengthWindow(self._window_samples, seeds)
+        self._windows.move_to_end(level)
+        return window
+
+    def _hold_against(self, kind: AnswerKind, tokens: int, stated: Expected) -> None:
+        key = (kind.model, kind.api)
+        shares = self._kept.get(key)
+        if shares is None:
+            shares = self._kept[key] = (_Share(), _Share())
+            if len(self._kept) > MAX_MODELS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        for share, quantile in zip(shares, (stated.p50, stated.p90), strict=True):
+            if stated.limit_tokens is None or quantile < stated.limit_tokens:
+                share.add(tokens <= quantile)
 
 
 @dataclass(slots=True)
-class _Window:
-    arrived: deque[int] = field(default_factory=deque)
-    ordered: list[int] = field(default_factory=list)
-    total: int = 0
+class _Share:
+    """How often something held, over about the last `_CALIBRATION_MEMORY` times."""
 
-    def add(self, tokens: int) -> None:
-        self.arrived.append(tokens)
-        insort(self.ordered, tokens)
-        self.total += tokens
-        if len(self.arrived) > WINDOW_SAMPLES:
-            oldest = self.arrived.popleft()
-            del self.ordered[bisect_left(self.ordered, oldest)]
-            self.total -= oldest
+    held: float = 0.0
+    samples: float = 0.0
 
-    def expected(self) -> Expected:
-        return Expected(self.total / len(self.ordered), self._quantile(0.5), self._quantile(0.9))
+    def add(self, holds: bool) -> None:
+        keep = 1.0 - 1.0 / _CALIBRATION_MEMORY
+        self.held = keep * self.held + holds
+        self.samples = keep * self.samples + 1.0
 
-    def _quantile(self, share: float) -> float:
-        """By linear interpolation between the samples around it."""
-        place = share * (len(self.ordered) - 1)
-        below = int(place)
-        above = min(below + 1, len(self.ordered) - 1)
-        return self.ordered[below] + (place - below) * (self.ordered[above] - self.ordered[below])
+    @property
+    def value(self) -> float:
+        return self.held / self.samples if self.samples else math.nan
 
 
-def _recent(store: OrderedDict[_K, _V], key: _K, make: type[_V], most: int) -> _V:
-    """Value of a key, made if missing, and marked as the most recent; the oldest beyond `most` leaves."""
-    value = store.get(key)
-    if value is None:
-        value = store[key] = make()
-        if len(store) > most:
-            store.popitem(last=False)
-    store.move_to_end(key)
-    return value
+def _prior_lengths() -> tuple[int, ...]:
+    """Lengths of equal probability from the prior, ascending."""
+    normal = NormalDist(math.log(_PRIOR_MEDIAN_TOKENS), _PRIOR_SIGMA)
+    return tuple(round(math.exp(normal.inv_cdf((i + 0.5) / _PRIOR_POINTS))) for i in range(_PRIOR_POINTS))
+
+
+def _uniform(lengths_tokens: tuple[int, ...]) -> Distribution:
+    return Distribution(lengths_tokens, [1.0 / len(lengths_tokens)] * len(lengths_tokens))

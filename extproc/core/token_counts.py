@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 SAMPLE_BYTES = 16_384  # longer prompts are counted by sample
-_WINDOW_BYTES = 256
+_WINDOW_BYTES = 128
 _WINDOWS = SAMPLE_BYTES // _WINDOW_BYTES
 _GOLDEN = (
     0.618_033_988_749_895  # spreads the windows' phases evenly, so that no period of the text is in step with them

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import orjson
 
-_TEXT = (
+_WORDS = (
     "the instance keeps its prefix while a queue of requests waits for prefill and every token that follows "
     "costs one step of the batch so the router counts seconds and not requests before it sends the next one"
-)
-_WORDS = _TEXT.split()
+).split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ BOUNDED = settings(max_examples=200, deadline=None, suppress_health_check=[Healt
 
 COMMON = """
     model stream user metadata conversation prompt_cache_key service_tier priority cache_salt n best_of
-""".split()  # noqa: SIM905 - names read best so
+""".split()
 CHAT = """
     messages tools functions tool_choice response_format logprobs reasoning thinking modalities
-""".split()  # noqa: SIM905 - names read best so
+""".split()
 FIELDS: dict[str, list[str]] = {
     "/v1/chat/completions": [*CHAT, "max_tokens", "documents", "chat_template_kwargs", "reasoning_effort"],
     "/v1/completions": ["prompt", "prompt_embeds", "suffix", "logprobs", "max_tokens"],
@@ -48,12 +48,12 @@ KEYS = """
     type role content text name arguments input output function tool_calls function_call url detail
     image_url input_audio audio_url video_url source data file file_data format schema effort id user_id
     summary
-""".split()  # noqa: SIM905 - names read best so
+""".split()
 KINDS = """
     text image_url input_image image input_audio video_url file document tool_use tool_result thinking
     refusal redacted_thinking message function_call function_call_output reasoning json_schema base64
     content
-""".split()  # noqa: SIM905 - names read best so
+""".split()
 TEXTS = st.text(max_size=20) | st.sampled_from((*KINDS, "m", "data:image/png;base64,AAAA", "data:,", "7", "true"))
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXTS
 VALUES = st.recursive(
