@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extproc.core.model import Features, Instance, Outcome
-from extproc.core.output_lengths import Expected, Kind, OutputLengths
+from extproc.core.output_lengths import AnswerKind, Expected, OutputLengths
 from extproc.core.profile import Profile, profile_for
 from extproc.core.tokens import TokenEstimator
 
@@ -87,17 +87,15 @@ class Beliefs:
 
     def _learn_output(self, features: Features, completion_tokens: int) -> None:
         """Engines report the tokens of all answers together; each is taken to have its share."""
-        kind = Kind(
-            model=features.model,
-            api=features.api,
-            tenant=features.tenant,
-            stream=features.stream,
-            cap_tokens=None if features.cap_tokens < 0 else features.cap_tokens,
-        )
+        limit_tokens = None if features.cap_tokens < 0 else features.cap_tokens
+        kind = AnswerKind.of(features.model, features.api, features.tenant, features.stream, limit_tokens)
         stated = Expected(
-            features.output_tokens / features.choices, features.output_p50_tokens, features.output_p90_tokens
+            features.output_tokens / features.choices,
+            features.output_p50_tokens,
+            features.output_p90_tokens,
+            limit_tokens,
         )
-        self.outputs.learn(kind, round(completion_tokens / features.choices), stated)
+        self.outputs.learn(kind, round(completion_tokens / features.choices), limit_tokens, stated)
 
     def _learn_speed(self, features: Features, outcome: Outcome) -> None:
         """Compare predicted with actual times where streaming shows both, and the engine reports its tokens."""

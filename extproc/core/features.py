@@ -7,7 +7,7 @@ import math
 from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.model import Caller, Prompt, Request, RequestClass
-from extproc.core.output_lengths import Expected, Kind
+from extproc.core.output_lengths import AnswerKind, Expected
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
 from extproc.core.tokens import Estimate
 
@@ -32,9 +32,9 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
         prefix=prefix,
         tokens_per_block=tokens_per_block,
         max_output_tokens=prompt.max_output_tokens,
-        expected_output_tokens=math.ceil(prompt.choices * output.mean_tokens),
-        output_p50_tokens=output.p50_tokens,
-        output_p90_tokens=output.p90_tokens,
+        expected_output_tokens=math.ceil(prompt.choices * output.mean),
+        output_p50_tokens=output.p50,
+        output_p90_tokens=output.p90,
         stream=prompt.stream,
         choices=prompt.choices,
         longest_share=prompt.longest_share,
@@ -48,14 +48,8 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
 
 
 def _output(prompt: Prompt, tenant: str, beliefs: Beliefs) -> Expected:
-    kind = Kind(
-        model=prompt.model,
-        api=prompt.api,
-        tenant=tenant,
-        stream=prompt.stream,
-        cap_tokens=prompt.max_output_tokens,
-    )
-    return beliefs.outputs.expect(kind)
+    kind = AnswerKind.of(prompt.model, prompt.api, tenant, prompt.stream, prompt.max_output_tokens)
+    return beliefs.outputs.expect(kind, prompt.max_output_tokens)
 
 
 def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:

@@ -133,8 +133,8 @@ class Request:
     tokens_per_block: float  # prompt tokens that one block of `prefix` stands for
     max_output_tokens: int | None  # the client's own cap on each answer
     expected_output_tokens: int  # of all its answers together
-    output_p50_tokens: float  # half of such answers stay within this length
-    output_p90_tokens: float
+    output_p50_tokens: int  # half of such answers stay within this length
+    output_p90_tokens: int
     stream: bool
     choices: int = 1  # answers asked for
     longest_share: float = 1.0  # of its prompt tokens that stand in one sequence
@@ -241,8 +241,8 @@ class Features:
     choices: int
     cap_tokens: int  # output cap of each answer, -1 if the client named none
     output_tokens: int
-    output_p50_tokens: float
-    output_p90_tokens: float
+    output_p50_tokens: int
+    output_p90_tokens: int
     queue_s: float
     ttft_s: float
     tpot_s: float

@@ -25,7 +25,7 @@ _PRIOR_POINTS = 16
 
 @dataclass(frozen=True, slots=True)
 class AnswerKind:
-    """What answers are told apart by; `cap_bucket` is the index of the client's cap among a few sizes, -1 without one."""
+    """What answers are told apart by; `cap_bucket` is the size class of the client's cap, -1 without one."""
 
     model: str
     api: str
@@ -36,8 +36,7 @@ class AnswerKind:
     @classmethod
     def of(cls, model: str, api: str, tenant: str, stream: bool, max_output_tokens: int | None) -> AnswerKind:
         """The kind of a request, with the cap that its client named."""
-        capped = max_output_tokens is not None
-        bucket = sum(max_output_tokens > size for size in _BUCKETS_TOKENS) if capped else -1
+        bucket = -1 if max_output_tokens is None else sum(max_output_tokens > size for size in _BUCKETS_TOKENS)
         return cls(model, api, tenant, stream, bucket)
 
     def levels(self) -> tuple[_Level, ...]:
@@ -68,9 +67,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Shares of recent answers that stayed within the stated quantiles (ideally 0.5 and 0.9), and how many were looked at.
+    """Shares of recent answers that stayed within the stated quantiles (ideally 0.5 and 0.9), each with its samples.
 
-    Statements at the limit are left out: no answer could have exceeded them. A share of nothing is NaN.
+    Statements at the limit are left out: no answer could have exceeded them. Samples are counts that fade, so that
+    only about the last thousand weigh. A share of nothing is NaN.
     """
 
     under_p50: float
@@ -97,7 +97,7 @@ class OutputLengths:
     def expect(
         self, kind: AnswerKind, max_output_tokens: int | None = None, context_left_tokens: int | None = None
     ) -> Expected:
-        """What one answer will probably need, within the client's cap and the room that its prompt leaves in context."""
+        """What one answer will probably need, within the client's cap and what its prompt leaves of the context."""
         limits = [max(0, limit) for limit in (max_output_tokens, context_left_tokens) if limit is not None]
         limit_tokens = min(limits, default=None)
         distribution = self._distribution(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isnan
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -110,8 +111,9 @@ class _LiveGauges(Collector):
             labels=["model", "api", "quantile"],
         )
         for (model, api), held in gauges.calibration.items():
-            within.add_metric([model, api, "0.5"], held.within_p50 / held.answers)
-            within.add_metric([model, api, "0.9"], held.within_p90 / held.answers)
+            for quantile, share in (("0.5", held.under_p50), ("0.9", held.under_p90)):
+                if not isnan(share):
+                    within.add_metric([model, api, quantile], share)
         yield within
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)

@@ -45,8 +45,8 @@ def request(request_id: str = "r", **changes: Any) -> Request:
         "tokens_per_block": 64.0,
         "max_output_tokens": None,
         "expected_output_tokens": 100,
-        "output_p50_tokens": 80.0,
-        "output_p90_tokens": 200.0,
+        "output_p50_tokens": 80,
+        "output_p90_tokens": 200,
         "stream": True,
     }
     return Request(**(values | changes))
