@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
 from extproc.core.model import Caller, RequestClass
 
+_NOBODY = Caller()
 _LONGEST = 200  # characters of a name that a client chooses
 
 
@@ -26,22 +27,24 @@ class Trust:
     timeout_header: str = ""  # seconds, or milliseconds with "ms" behind the number
     class_header: str = ""  # interactive, long_context or batch
     body_priority: bool = False  # the body's own `priority` field
+    headers: frozenset[str] = field(init=False)  # names of all headers that are looked at
 
-    @property
-    def headers(self) -> frozenset[str]:
-        """Names of all headers that are looked at."""
-        names = (
+    def __post_init__(self) -> None:
+        """Collect the names, once."""
+        names = {
             self.tenant_header,
             self.session_header,
             self.priority_header,
             self.timeout_header,
             self.class_header,
-        )
-        return frozenset(name for name in names if name)
+        }
+        object.__setattr__(self, "headers", frozenset(names - {""}))
 
 
 def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
     """Caller of a request. A header that is missing or cannot be read says nothing; it is no error."""
+    if trust.headers.isdisjoint(headers):
+        return _NOBODY
     return Caller(
         tenant=_tenant(trust.tenant_header, headers.get(trust.tenant_header, "")),
         session=headers.get(trust.session_header, "")[:_LONGEST],

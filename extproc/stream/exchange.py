@@ -137,7 +137,9 @@ class Exchange:
 
     def _believed(self, prompt: Prompt) -> Prompt:
         """The prompt without what the operator does not let bodies say."""
-        return prompt if self._rules.trust.body_priority else replace(prompt, priority=None)
+        if prompt.priority is None or self._rules.trust.body_priority:
+            return prompt
+        return replace(prompt, priority=None)
 
     def _turn_away(self, request: Request, decision: Decision) -> Reply:
         """Refuse, unless we know of no instance at all: then Envoy's own balancing is the better guess."""
