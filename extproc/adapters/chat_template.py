@@ -67,9 +67,7 @@ def _environment() -> Any:
     sandbox = importlib.import_module("jinja2.sandbox")
     extensions = importlib.import_module("jinja2.ext")
     # a `generation` block marks the assistant's part for training; here it is just its body
-    generation = type(
-        "Generation", (extensions.Extension,), {"tags": {"generation"}, "parse": _parse_generation}
-    )
+    generation = type("Generation", (extensions.Extension,), {"tags": {"generation"}, "parse": _parse_generation})
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, extensions.loopcontrols]
     )
