@@ -100,8 +100,8 @@ class Beliefs:
     def _learn_speed(self, features: Features, outcome: Outcome) -> None:
         """Compare predicted with actual times where streaming shows both, and the engine reports its tokens."""
         output_tokens = outcome.completion_tokens or 0
-        if not features.stream or outcome.ttft_s is None or output_tokens < 2:
-            return
+        if not features.stream or outcome.ttft_s is None or output_tokens < 2 or outcome.attempts > 1:
+            return  # of a retried request another instance was timed than the one that was predicted
         prefill, decode = self._scales.setdefault(features.profile, (Ratio(), Ratio()))
         prefill_s = features.ttft_s - features.queue_s
         ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)

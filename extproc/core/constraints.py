@@ -10,7 +10,7 @@ from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
 from extproc.core.snapshot import Snapshot
 
 
-def check(request: Request, member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
+def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | None:
     """First constraint that an instance fails for a request, None if it may serve it."""
     instance = member.instance
     # While a model loads, the engine lists no models yet; the lifecycle below tells more than "not served".
@@ -22,17 +22,17 @@ def check(request: Request, member: Member, snapshot: Snapshot, now: float) -> R
             return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
     if instance.lifecycle is not Lifecycle.READY:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
-    rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
-    if rest_s:
-        return Rejection(instance.id, Reason.COOLING_DOWN, 0.0, rest_s)
     return _room(request, instance, snapshot.ledger.work(instance.key), snapshot)
 
 
-def stale(member: Member, snapshot: Snapshot) -> Rejection | None:
-    """Whether an instance was not heard of for too long. It may be gone: only to be asked when no other is left."""
-    limit_s = snapshot.policy.stale_after_s
+def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
+    """Whether an instance just failed or was not heard of for too long: only to be asked when no other is left."""
+    instance, limit_s = member.instance, snapshot.policy.stale_after_s
+    rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
+    if rest_s:
+        return Rejection(instance.id, Reason.COOLING_DOWN, 0.0, rest_s)
     age_s = snapshot.heard_at_s - member.observed_at_s
-    return Rejection(member.instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
+    return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
 
 
 def _room(request: Request, instance: Instance, work: Work, snapshot: Snapshot) -> Rejection | None:

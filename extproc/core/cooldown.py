@@ -15,8 +15,8 @@ _BROKEN_FLAGS = frozenset(
         "upstream_protocol_error",
     }
 )
-# 429 and 503 are backpressure of a living engine; any 4xx is the client's own.
-_BROKEN_STATUSES = frozenset({500, 502, 504})
+# 429 and 503 are backpressure of a living engine, 500 may be one odd prompt, any 4xx is the client's own.
+_BROKEN_STATUSES = frozenset({502, 504})
 
 
 @dataclass(slots=True)

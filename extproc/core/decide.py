@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.constraints import check, stale
+from extproc.core.constraints import check, doubtful
 from extproc.core.cost import price
 from extproc.core.fleet import Member
 from extproc.core.model import Candidate, Decision, Rejection, Request
@@ -17,20 +17,20 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
     """
     rejected: list[Rejection] = []
     fitting: list[Member] = []
-    silent: list[Member] = []  # they fit too, as far as was last heard
+    last_resort: list[Member] = []  # they fit too, but failed or fell silent
     for member in snapshot.members:
-        rejection = check(request, member, snapshot, now)
+        rejection = check(request, member, snapshot)
         if rejection is not None:
             rejected.append(rejection)
             continue
-        rejection = stale(member, snapshot)
+        rejection = doubtful(member, snapshot, now)
         if rejection is None:
             fitting.append(member)
         else:
             rejected.append(rejection)
-            silent.append(member)
-    # If all have fallen silent, more likely their agents have died than all engines at once.
-    candidates = _priced(request, fitting or silent, snapshot, now)
+            last_resort.append(member)
+    # If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
+    candidates = _priced(request, fitting or last_resort, snapshot, now)
     if not candidates:
         return Decision(None, (), tuple(rejected))
     chosen = _draw_near_tie(candidates, snapshot.policy, draw)

@@ -113,7 +113,12 @@ class Ledger:
         work.ended.append(Ended(gone.taken_s, now, gone.tokens))
         _drop_until(work.ended, now - _REMEMBER_S)
         undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
-        work.prefill_free_at_s -= undone_s  # it was aborted; those behind it move up
+        if undone_s:  # it was aborted; those behind it move up
+            work.prefill_free_at_s -= undone_s
+            for behind in work.active.values():
+                if behind.prefill_done_at_s > gone.prefill_done_at_s:
+                    done_at_s = behind.prefill_done_at_s - undone_s
+                    work.active[behind.request_id] = replace(behind, prefill_done_at_s=done_at_s)
 
     def move(self, request_id: str, key: str) -> None:
         """Book a request where it really went: Envoy retried it on another instance."""

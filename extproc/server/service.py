@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from extproc.stream.exchange import Exchange, Rules
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
+_DRAIN_STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,12 @@ class ExtProc:
         self._shell = shell
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
+        self.open_streams = 0
 
     async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""
         shell = self._shell
+        self.open_streams += 1
         exchange = Exchange(shell.router, str(next(self._numbers)), shell.rules)
         try:
             async for data in stream:
@@ -58,6 +62,7 @@ class ExtProc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             exchange.close(shell.clock())
+            self.open_streams -= 1
 
 
 class AccessLog:
@@ -94,7 +99,8 @@ class Service:
             ]
         )
         service, method = wire.EXT_PROC_METHOD
-        handler = grpc.stream_stream_rpc_method_handler(ExtProc(shell).process)
+        self._ext_proc = ExtProc(shell)
+        handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
         self._add(service, method, handler)
         service, method = wire.ACCESS_LOG_METHOD
         self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell).stream_access_logs))
@@ -129,5 +135,9 @@ class Service:
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new streams and give running ones `grace_s` to end."""
-        await self._server.stop(grace_s)
+        """Give running requests `grace_s` to end, then end everything; Envoy's access-log stream never ends by itself."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + grace_s
+        while self._ext_proc.open_streams and loop.time() < until_s:
+            await asyncio.sleep(_DRAIN_STEP_S)
+        await self._server.stop(0.0)

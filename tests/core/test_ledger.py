@@ -73,6 +73,15 @@ def test_prefill_work_ages_and_an_abort_lets_those_behind_move_up() -> None:
     assert ledger.work(at.key).prefill_backlog_s(9.0) == 0.0
 
 
+def test_after_an_abort_those_behind_it_end_as_normal() -> None:
+    ledger, at = Ledger(), instance()
+    for name in ("first", "second", "third"):
+        ledger.reserve(at.key, reservation(name, 0.0, prefill_s=1.0))
+    ledger.release("first", 0.0)
+    ledger.release("second", 1.0)  # computed from 0 to 1
+    assert ledger.work(at.key).prefill_backlog_s(1.0) == pytest.approx(1.0)
+
+
 def test_a_retried_request_is_booked_where_it_really_went() -> None:
     ledger = Ledger()
     ledger.reserve("a@1", reservation("r", 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -95,3 +96,13 @@ async def test_health_says_serving_until_the_service_drains() -> None:
         await service.drain()
         answer = await health.Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() -> None:
+    async with serving(router()) as (service, channel):
+        logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
+        await logs.write(b"")
+        async with asyncio.timeout(60):
+            await service.stop(grace_s=3600.0)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await logs
