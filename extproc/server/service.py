@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,6 @@ from extproc.stream.exchange import Exchange, Rules
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
-_DRAIN_STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,15 @@ class ExtProc:
         self._shell = shell
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
-        self.open_streams = 0
+        self._open_streams = 0
+        self.idle = asyncio.Event()  # no request is under way
+        self.idle.set()
 
     async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""
         shell = self._shell
-        self.open_streams += 1
+        self._open_streams += 1
+        self.idle.clear()
         exchange = Exchange(shell.router, str(next(self._numbers)), shell.rules)
         try:
             async for data in stream:
@@ -62,7 +65,9 @@ class ExtProc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             exchange.close(shell.clock())
-            self.open_streams -= 1
+            self._open_streams -= 1
+            if not self._open_streams:
+                self.idle.set()
 
 
 class AccessLog:
@@ -135,9 +140,11 @@ class Service:
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Give running requests `grace_s` to end, then end everything; Envoy's access-log stream never ends by itself."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + grace_s
-        while self._ext_proc.open_streams and loop.time() < until_s:
-            await asyncio.sleep(_DRAIN_STEP_S)
+        """Give running requests `grace_s` to end, then end everything.
+
+        Envoy's access-log stream would never end by itself, so it is not waited for.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._ext_proc.idle.wait()
         await self._server.stop(0.0)
