@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from extproc.api.body import Body, BodyError, list_of, model_of
@@ -16,23 +17,28 @@ _COHERE = ("texts", "images", "inputs")
 
 def parse(body: Body) -> Prompt:
     """Prompt of an embeddings body; each text is one of its choices. Raises BodyError."""
+    return embedding_prompt("embeddings", model_of(body), body, (Capability.EMBEDDINGS,))
+
+
+def embedding_prompt(api: str, model: str, body: Body, needs: Iterable[Capability]) -> Prompt:
+    """Prompt of any body whose texts are computed and answered without tokens. Raises BodyError."""
     content = Content()
-    prompts = embedded(body, content)
+    prompts = _embedded(body, content)
     return Prompt(
-        api="embeddings",
-        model=model_of(body),
+        api=api,
+        model=model,
         pieces=prompts.pieces,
         token_ids=prompts.token_ids,
         media_tokens=content.media_tokens,
         max_output_tokens=0,
         choices=prompts.count,
         longest_share=prompts.longest_share,
-        needs=frozenset((Capability.EMBEDDINGS, *content.needs)),
+        needs=frozenset(needs).union(content.needs),
         **hints_of(body),
     )
 
 
-def embedded(body: Body, content: Content) -> Prompts:
+def _embedded(body: Body, content: Content) -> Prompts:
     """What an embedding or pooling body wants to be computed. Raises BodyError."""
     if body.get("messages"):
         return Prompts(tuple(chat_pieces(body, content)), (), 1)

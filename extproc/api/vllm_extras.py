@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extproc.api.body import Body, optional_model_of
-from extproc.api.content import Content
 from extproc.api.hints import hints_of
-from extproc.api.openai_embeddings import embedded
+from extproc.api.openai_embeddings import embedding_prompt
 from extproc.core.model import Capability, Prompt
 
 
@@ -38,17 +37,4 @@ def _no_work(api: str, body: Body) -> Prompt:
 def _pooled(api: str, body: Body, needs: Iterable[Capability]) -> Prompt:
     if body.get("input") is None and body.get("text") is not None:
         body = body | {"input": body["text"]}
-    content = Content()
-    prompts = embedded(body, content)
-    return Prompt(
-        api=api,
-        model=optional_model_of(body),
-        pieces=prompts.pieces,
-        token_ids=prompts.token_ids,
-        media_tokens=content.media_tokens,
-        max_output_tokens=0,
-        choices=prompts.count,
-        longest_share=prompts.longest_share,
-        needs=frozenset(needs).union(content.needs),
-        **hints_of(body),
-    )
+    return embedding_prompt(api, optional_model_of(body), body, needs)
