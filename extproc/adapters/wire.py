@@ -63,7 +63,7 @@ def decode_message(data: bytes, wanted: Container[str] = ()) -> Message:
 
 
 def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
-    method = path = request_id = ""
+    method = path = ""
     kept: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
         key = header.key
@@ -72,11 +72,9 @@ def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
                 method = _value(header)
             case ":path":
                 path = _value(header)
-            case "x-request-id":
-                request_id = _value(header)
             case _ if key in wanted:
                 kept[key] = _value(header)
-    return RequestHeaders(method, path, request_id, request.request_headers.end_of_stream, kept)
+    return RequestHeaders(method, path, request.request_headers.end_of_stream, kept)
 
 
 def _response_headers(request: Any) -> ResponseHeaders:

@@ -63,7 +63,7 @@ def _reply(router: Router, body: bytes) -> None:
 
 def _begun(router: Router) -> Exchange:
     exchange = Exchange(router, "bench", Rules())
-    exchange.receive(RequestHeaders("POST", "/v1/chat/completions", "", last=False), 0.0, 0.5)
+    exchange.receive(RequestHeaders("POST", "/v1/chat/completions", last=False), 0.0, 0.5)
     return exchange
 
 

@@ -14,7 +14,6 @@ class RequestHeaders:
 
     method: str
     path: str
-    request_id: str  # Envoy's, "" if it gave none
     last: bool
     headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
 

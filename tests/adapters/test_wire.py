@@ -69,7 +69,7 @@ def served(address: str) -> dict[str, struct_pb2.Struct]:
     [
         (
             ext_proc.ProcessingRequest(request_headers=headers(__method="POST", __path="/x", x_request_id="r")),
-            RequestHeaders("POST", "/x", "r", last=False),
+            RequestHeaders("POST", "/x", last=False),
         ),
         (
             ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=b"{}", end_of_stream=False)),

@@ -30,7 +30,7 @@ CHAT = "/v1/chat/completions"
 
 def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
     exchange = Exchange(made, "1", RULES)
-    assert exchange.receive(RequestHeaders("POST", path, "", last=False), 0.0, 0.0) == Continue(RequestHeaders)
+    assert exchange.receive(RequestHeaders("POST", path, last=False), 0.0, 0.0) == Continue(RequestHeaders)
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     return exchange, exchange.receive(RequestBody(data), 0.0, 0.0)
 
@@ -57,7 +57,7 @@ def test_a_stream_that_ends_after_any_message_leaves_nothing_in_flight(messages:
     made = router(instance())
     exchange = Exchange(made, "1", RULES)
     script = [
-        RequestHeaders("POST", CHAT, "", last=False),
+        RequestHeaders("POST", CHAT, last=False),
         RequestBody(orjson.dumps(chat())),
         ResponseHeaders(200, ""),
     ]
@@ -94,7 +94,7 @@ def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
 )
 def test_what_is_not_ours_is_passed_on_whatever_its_body(method: str, path: str) -> None:
     exchange = Exchange(router(instance()), "1", RULES)
-    head = RequestHeaders(method, path, "", last=False)
+    head = RequestHeaders(method, path, last=False)
     assert exchange.receive(head, 0.0, 0.0) == PassOn(RequestHeaders, "unknown_path")
     assert exchange.receive(RequestBody(b"\xff"), 0.0, 0.0) == Continue(RequestBody)
     assert exchange.receive(ResponseHeaders(200, ""), 0.0, 0.0) == Continue(ResponseHeaders)
@@ -165,7 +165,7 @@ def test_errors_have_the_shape_of_the_api_they_are_for() -> None:
 
 
 def test_a_request_without_a_body_is_refused_at_once() -> None:
-    reply = Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, "", last=True), 0.0, 0.0)
+    reply = Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, last=True), 0.0, 0.0)
     assert isinstance(reply, Answer)
     assert reply.status == 400
 
