@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from extproc.core.snapshot import Policy
 from extproc.errors import ConfigError
@@ -23,6 +25,8 @@ class ServeSettings:
     fleet: str = "default"
     cluster_header: str = "x-upstream-cluster"
     drain_s: float = 30.0  # what running streams get after SIGTERM
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by model: a directory with its tokenizer files
+    count_budget_s: float = 0.05  # what an exact count may take before the estimate has to do
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
 
@@ -38,6 +42,20 @@ def host_port(text: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"'{text}' is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def directories(pairs: Iterable[str]) -> dict[str, Path]:
+    """Directories by name, of `name=directory` each; several may stand in one text, parted by commas.
+
+    Raises ConfigError.
+    """
+    found = {}
+    for pair in (pair for text in pairs for pair in text.split(",") if pair):
+        name, equals, place = pair.partition("=")
+        if not (name and equals and place):
+            raise ConfigError(f"'{pair}' is not MODEL=DIRECTORY")
+        found[name] = Path(place)
+    return found
 
 
 def header_name(text: str) -> str:

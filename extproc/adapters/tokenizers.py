@@ -10,13 +10,14 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from extproc.adapters.chat_template import TemplateError
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
+from extproc.core.model import Countable
+from extproc.core.tokens import ExactCount
 
 DEFAULT_BUDGET_S = 0.05
 MAX_TEXT_CHARS = 4 * 1024 * 1024
@@ -42,15 +43,6 @@ class CountOutcome(StrEnum):
     FAILED = "failed"  # the tokenizer gave up
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A prompt's tokens as the engine will count them, and how many of them were known from earlier prompts."""
-
-    tokens: int
-    reused_tokens: int
-    token_ids: Sequence[int] | None = None  # where asked for
-
-
 class Tokenizers:
     """Vocabularies by model name. Counts are None whenever they cannot be had in time; `outcomes` tells how often."""
 
@@ -65,7 +57,7 @@ class Tokenizers:
         self._vocabularies = dict(vocabularies)
         self._budget_s = budget_s
         self._max_pending = max_pending
-        self._pending: list[Future[Exact | CountOutcome]] = []
+        self._pending: list[Future[ExactCount | CountOutcome]] = []
         self._cache = _SegmentCache(cache_bytes)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self.outcomes: Counter[CountOutcome] = Counter()
@@ -76,34 +68,26 @@ class Tokenizers:
         loaded = {directory: load_vocabulary(directory) for directory in set(directories.values())}
         return cls({model: loaded[directory] for model, directory in directories.items()}, budget_s, threads)
 
-    def known(self, model: str) -> bool:
-        """Whether there is a vocabulary for a model."""
-        return model in self._vocabularies
+    @property
+    def models(self) -> frozenset[str]:
+        """Names of the models that can be counted for."""
+        return frozenset(self._vocabularies)
 
-    async def count_text(self, model: str, pieces: Sequence[bytes], want_ids: bool = False) -> Exact | None:
-        """Tokens of a plain prompt, given as parts of one UTF-8 text, with those that the engine puts around it."""
+    async def count(self, model: str, what: Countable, want_ids: bool = False) -> ExactCount | None:
+        """Tokens of a conversation under the model's chat template, or of a plain prompt with those put around it.
+
+        Images and audio in a conversation count nothing. None: unknown model, or no count in time.
+        """
         vocabulary = self._vocabularies.get(model)
         if vocabulary is None:
             return None
-        return await self._count(vocabulary, lambda: b"".join(pieces).decode("utf-8", "replace"), want_ids, True)
-
-    async def count_chat(
-        self,
-        model: str,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Any] | None = None,
-        template_arguments: Mapping[str, Any] | None = None,
-        want_ids: bool = False,
-    ) -> Exact | None:
-        """Tokens of a conversation under the model's chat template; images and audio in it count nothing."""
-        vocabulary = self._vocabularies.get(model)
-        if vocabulary is None:
-            return None
+        if isinstance(what, tuple):
+            return await self._count(vocabulary, lambda: b"".join(what).decode("utf-8", "replace"), want_ids, True)
         if (template := vocabulary.template) is None:
             self.outcomes[CountOutcome.TEMPLATE_FAILED] += 1
             return None
         return await self._count(
-            vocabulary, lambda: template.render(messages, tools, template_arguments), want_ids, False
+            vocabulary, lambda: template.render(what.messages, what.tools, what.arguments), want_ids, False
         )
 
     def close(self) -> None:
@@ -112,7 +96,7 @@ class Tokenizers:
 
     async def _count(
         self, vocabulary: Vocabulary, text: Callable[[], str], want_ids: bool, is_plain: bool
-    ) -> Exact | None:
+    ) -> ExactCount | None:
         self._pending = [work for work in self._pending if not work.done()]
         if len(self._pending) >= self._max_pending:
             self.outcomes[CountOutcome.BUSY] += 1
@@ -129,8 +113,8 @@ class Tokenizers:
             if not future.done():
                 future.cancel()  # takes it from the queue if it has not begun
         result = CountOutcome.TIMED_OUT if future.cancelled() else future.result()
-        self.outcomes[CountOutcome.COUNTED if isinstance(result, Exact) else result] += 1
-        return result if isinstance(result, Exact) else None
+        self.outcomes[CountOutcome.COUNTED if isinstance(result, ExactCount) else result] += 1
+        return result if isinstance(result, ExactCount) else None
 
 
 class _Job:
@@ -151,7 +135,7 @@ class _Job:
         self._cache = cache
         self.abandoned = threading.Event()
 
-    def run(self) -> Exact | CountOutcome:
+    def run(self) -> ExactCount | CountOutcome:
         try:
             return self._run()
         except TemplateError:
@@ -161,7 +145,7 @@ class _Job:
                 raise
             return CountOutcome.FAILED
 
-    def _run(self) -> Exact | CountOutcome:
+    def _run(self) -> ExactCount | CountOutcome:
         text = self._text()
         if len(text) > MAX_TEXT_CHARS:
             return CountOutcome.TOO_LARGE
@@ -185,7 +169,7 @@ class _Job:
             return list(self._vocabulary.count(texts))
         return [array("I", ids) for ids in self._vocabulary.encode(texts)]
 
-    def _exact(self, entries: list[_Entry], fresh_tokens: int) -> Exact:
+    def _exact(self, entries: list[_Entry], fresh_tokens: int) -> ExactCount:
         tokens = sum(map(_tokens, entries))
         before, after = (self._vocabulary.before, self._vocabulary.after) if self._is_plain else ((), ())
         ids: array[int] | None = None
@@ -195,7 +179,7 @@ class _Job:
                 if isinstance(entry, array):
                     ids.extend(entry)
             ids.extend(after)
-        return Exact(tokens + len(before) + len(after), tokens - fresh_tokens, ids)
+        return ExactCount(tokens + len(before) + len(after), tokens - fresh_tokens, ids)
 
     def _key(self, segment: str) -> bytes:
         """Digest of a segment under this vocabulary; cryptographic, so that no client can forge another's count."""

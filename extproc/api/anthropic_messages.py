@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from extproc.api.body import Body, BodyError, count_of, list_of, model_of, object_of
 from extproc.api.content import Content, json_text, marked
+from extproc.api.conversations import of_anthropic
 from extproc.api.hints import hints_of
 from extproc.core.model import Capability, Prompt
 
@@ -25,6 +27,7 @@ def parse(body: Body) -> Prompt:
         media_tokens=content.media_tokens,
         max_output_tokens=count_of(body, "max_tokens"),
         needs=frozenset(_needs(body)).union(content.needs),
+        countable=partial(of_anthropic, body),
         **hints_of(body),
     )
 

@@ -11,6 +11,7 @@ Body = dict[str, Any]
 MAX_MESSAGES = 20_000  # messages, items, prompts or documents of one body: so many take about 60 ms to read
 MAX_PARTS = 20_000  # content parts of one body, over all its messages
 MAX_DEPTH = 254  # of what is counted as JSON text: as deep as orjson writes; pydantic, which engines read by, takes 200
+MAX_CONTAINERS = 1_000_000  # arrays and objects of one body, by their opening brackets: each takes up to 0.25 us
 MAX_MODEL_CHARS = 512
 MAX_COUNT = 2**31 - 1  # larger numbers are taken as this: no engine has so many tokens
 MAX_CHOICES = 16_384  # the same for answers to one prompt, of which vLLM computes no more (VLLM_MAX_N_SEQUENCES)
@@ -28,7 +29,13 @@ class BodyError(Exception):
 
 
 def decode(body: bytes) -> Body:
-    """Parse a JSON object. Raises BodyError for anything else, and beyond orjson's 1024 levels of nesting."""
+    """Parse a JSON object. Raises BodyError for anything else, and beyond orjson's 1024 levels of nesting.
+
+    Also for bodies that would hold up all other requests, since decoding cannot be interrupted: those of very many
+    arrays and objects.
+    """
+    if len(body) > MAX_CONTAINERS and body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+        raise BodyError(f"The request body must not have more than {MAX_CONTAINERS} arrays and objects.")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -35,6 +35,7 @@ def parse(body: Body) -> Prompt:
         max_output_tokens=_cap(flat),
         choices=prompts.count * choices_of(flat, "n", "best_of"),
         needs=needs_of(flat).union(content.needs),
+        countable=None if media else prompts.countable,
         **hints_of(body),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from extproc.api.body import Body, BodyError, choices_of, count_of, list_of, model_of
 from extproc.api.content import Content, json_text, marked
+from extproc.api.conversations import of_chat
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
 from extproc.core.model import Prompt
@@ -26,6 +28,7 @@ def parse(body: Body) -> Prompt:
         max_output_tokens=count_of(body, "max_completion_tokens", "max_tokens"),
         choices=choices_of(body, "n", "best_of"),
         needs=needs_of(body).union(content.needs),
+        countable=partial(of_chat, body),
         **hints_of(body),
     )
 

@@ -24,6 +24,7 @@ def parse(body: Body) -> Prompt:
         choices=prompts.count * choices_of(body, "n", "best_of"),
         longest_share=prompts.longest_share,
         needs=needs_of(body),
+        countable=prompts.countable if suffix is None and body.get("prompt_embeds") is None else None,
         **hints_of(body),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from extproc.api.body import MAX_MESSAGES, Body, BodyError, count_of, model_of
 from extproc.api.content import Content, json_text, marked, part_text
+from extproc.api.conversations import of_responses
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
 from extproc.core.model import Prompt
@@ -28,6 +30,7 @@ def parse(body: Body) -> Prompt:
         media_tokens=content.media_tokens,
         max_output_tokens=count_of(body, "max_output_tokens"),
         needs=needs_of(body).union(content.needs),
+        countable=partial(of_responses, body),
         **hints_of(body),
     )
 

@@ -18,6 +18,10 @@ class Prompts:
     count: int
     longest_share: float = 1.0  # of all tokens that stand in the longest of them
 
+    def countable(self) -> tuple[bytes, ...] | None:
+        """The text of one prompt; None if there are several, or token ids, which are counted already."""
+        return self.pieces if self.count == 1 and self.pieces else None
+
 
 def prompts_of(body: Body, name: str) -> Prompts:
     """Prompts in a field: a string, token ids, or a list of strings and lists of token ids. Raises BodyError."""

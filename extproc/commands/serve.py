@@ -7,7 +7,7 @@ import logging
 import sys
 
 from extproc.api.caller import Trust
-from extproc.config import ServeSettings, environment, header_name, host_port
+from extproc.config import ServeSettings, directories, environment, header_name, host_port
 from extproc.core.snapshot import Policy
 from extproc.stream.exchange import Rules
 
@@ -71,7 +71,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that running streams get after SIGTERM (default %(default)s)",
     )
+    _add_counting(parser, settings)
     _add_trust(parser)
+
+
+def _add_counting(parser: argparse.ArgumentParser, settings: ServeSettings) -> None:
+    """Flags of exact token counts."""
+    group = parser.add_argument_group("exact token counts, made only where they can change the decision")
+    group.add_argument(
+        "--tokenizer",
+        action="append",
+        default=None,
+        metavar="MODEL=DIR",
+        help="directory with a model's tokenizer.json or tiktoken file, and its chat template; may be given again"
+        " (default: EXTPROC_TOKENIZERS, parted by commas, else none: all counts are estimates)",
+    )
+    group.add_argument(
+        "--count-budget-s",
+        type=float,
+        default=settings.count_budget_s,
+        metavar="S",
+        help="seconds that a count may take before the estimate has to do (default %(default)s)",
+    )
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +153,8 @@ def run(args: argparse.Namespace) -> int:
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
         rules=_rules(args),
+        tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
+        count_budget_s=args.count_budget_s,
         policy=Policy(stale_after_s=args.stale_after_s, max_in_flight=args.max_in_flight, max_queued=args.max_queued),
     )
     uvloop.run(serve(settings))

@@ -68,7 +68,7 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
     """
     half_second = timedelta(seconds=0.5)
     check = HealthCheck(
-        timeout=half_second,
+        timeout=timedelta(seconds=1),  # a worker that reads very large bodies may be late and is not dead
         interval=half_second,
         no_traffic_interval=half_second,
         unhealthy_threshold=1,

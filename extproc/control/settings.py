@@ -51,7 +51,7 @@ class EnvoySettings:
     request_timeout_s: float = 60.0  # for a client to send its whole request
     stream_idle_timeout_s: float = 600.0  # silence between two chunks of an answer
     upstream_idle_s: float = 4.0  # of a connection to an instance: less than the 5 s after which uvicorn closes it
-    body_limit_bytes: int = 64 * 1024 * 1024  # of a request, and of a JSON answer whose usage is read
+    body_limit_bytes: int = 32 * 1024 * 1024  # of a request, and of a JSON answer whose usage is read
     json_usage: bool = True  # token usage of answers in one piece
     sse_usage: bool = True  # token usage of streamed answers, by a filter that Envoy calls work in progress
     health_path: str = ""  # such as /health: Envoy's own check of the pools, for what comes without a decision

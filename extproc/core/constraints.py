@@ -7,7 +7,7 @@ import math
 from extproc.core.fleet import Member
 from extproc.core.ledger import Work, block_size_tokens
 from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
-from extproc.core.snapshot import Snapshot
+from extproc.core.snapshot import Policy, Snapshot
 
 
 def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | None:
@@ -20,9 +20,12 @@ def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | N
         missing = request.needs.difference(instance.capabilities)
         if missing:
             return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
+    rejection = _too_long(request, instance)
+    if rejection is not None:
+        return rejection
     if instance.lifecycle is not Lifecycle.READY:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
-    return _room(request, instance, snapshot.ledger.work(instance.key), snapshot)
+    return _too_busy(instance, snapshot.ledger.work(instance.key), snapshot.policy)
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
@@ -35,9 +38,24 @@ def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None
     return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
 
 
-def _room(request: Request, instance: Instance, work: Work, snapshot: Snapshot) -> Rejection | None:
-    """Whether the request fits: context length, KV blocks, concurrency and queue."""
-    # Only what is too long beyond the estimate's error is refused; between the two the engine's exact count answers.
+def cramped(request: Request, instance: Instance) -> Rejection | None:
+    """Whether the prompt and all the output that its client allows are too long: many engines then refuse at once."""
+    limit = instance.max_model_len_tokens
+    if limit is None or request.context_tokens <= limit:
+        return None
+    return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.context_tokens), limit)
+
+
+def room_tokens(instance: Instance) -> float:
+    """Longest sequence that an instance can hold at all, infinite if it is not known."""
+    room = float("inf") if instance.max_model_len_tokens is None else float(instance.max_model_len_tokens)
+    if instance.kv_blocks is None:
+        return room
+    return min(room, instance.kv_blocks * block_size_tokens(instance))
+
+
+def _too_long(request: Request, instance: Instance) -> Rejection | None:
+    """Whether the prompt alone is too long for the context or for all KV blocks, beyond the estimate's error."""
     limit = instance.max_model_len_tokens
     if limit is not None and request.sure_tokens > limit:
         return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, request.prompt_tokens, limit)
@@ -45,7 +63,11 @@ def _room(request: Request, instance: Instance, work: Work, snapshot: Snapshot) 
         blocks = math.ceil(request.sure_tokens / block_size_tokens(instance))
         if blocks > instance.kv_blocks:
             return Rejection(instance.id, Reason.KV_TOO_SMALL, blocks, instance.kv_blocks)
-    policy = snapshot.policy
+    return None
+
+
+def _too_busy(instance: Instance, work: Work, policy: Policy) -> Rejection | None:
+    """Whether the operator's limits on running and queued requests are reached."""
     if policy.max_in_flight is not None and work.requests >= policy.max_in_flight:
         return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, policy.max_in_flight)
     if policy.max_queued is not None and instance.max_num_seqs is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.constraints import check, doubtful
+from extproc.core.constraints import check, cramped, doubtful
 from extproc.core.cost import price
 from extproc.core.fleet import Member
 from extproc.core.model import Candidate, Decision, Rejection, Request
@@ -17,20 +17,23 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
     """
     rejected: list[Rejection] = []
     fitting: list[Member] = []
-    last_resort: list[Member] = []  # they fit too, but failed or fell silent
+    silent: list[Member] = []  # they fit too, but failed or fell silent
+    tight: list[Member] = []  # they would take the prompt, but not all the output that may be asked for
     for member in snapshot.members:
         rejection = check(request, member, snapshot)
         if rejection is not None:
             rejected.append(rejection)
-            continue
-        rejection = doubtful(member, snapshot, now)
-        if rejection is None:
-            fitting.append(member)
-        else:
+        elif (rejection := cramped(request, member.instance)) is not None:
             rejected.append(rejection)
-            last_resort.append(member)
+            tight.append(member)
+        elif (rejection := doubtful(member, snapshot, now)) is not None:
+            rejected.append(rejection)
+            silent.append(member)
+        else:
+            fitting.append(member)
     # If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
-    candidates = _priced(request, fitting or last_resort, snapshot, now)
+    # Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
+    candidates = _priced(request, fitting or silent or tight, snapshot, now)
     if not candidates:
         return Decision(None, (), tuple(rejected))
     chosen = _draw_near_tie(candidates, snapshot.policy, draw)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.model import Caller, Prompt, Request, RequestClass
 from extproc.core.output_lengths import AnswerKind, Expected
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
-from extproc.core.tokens import Estimate
+from extproc.core.tokens import Estimate, ExactCount
 
 LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
 _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 
 
 def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float) -> Request:
-    """Features of one request; the tokens of its text are an estimate, those that came as ids are counted."""
+    """Features of one request; the tokens of its text are an estimate, those that came as ids are counted.
+
+    `with_count` replaces the estimate.
+    """
     text = beliefs.tokens.estimate(prompt.model, prompt.pieces) if prompt.pieces else _NO_TEXT
     prompt_tokens = text.tokens + len(prompt.token_ids) + prompt.media_tokens
     output = _output(prompt, caller.tenant, beliefs)
@@ -44,6 +48,18 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
         priority=caller.priority if caller.priority is not None else prompt.priority or 0,
         deadline_s=None if caller.timeout_s is None else now + caller.timeout_s,
         request_class=caller.request_class or _class_of(prompt, prompt_tokens),
+    )
+
+
+def with_count(request: Request, exact: ExactCount) -> Request:
+    """The same request, now that its text is counted as the engine will count it."""
+    estimated_tokens = request.prompt_tokens - request.media_tokens
+    prompt_tokens = max(1, exact.tokens + request.media_tokens)
+    return replace(
+        request,
+        prompt_tokens=prompt_tokens,
+        token_error=0.0,
+        tokens_per_block=request.tokens_per_block * exact.tokens / max(1, estimated_tokens),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -76,6 +77,19 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.id}@{self.incarnation}"
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What an engine's chat template makes a prompt of: plain values, as the client sent them."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Any] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # what clients send as `chat_template_kwargs`
+
+
+Countable = Conversation | tuple[bytes, ...]
+"""What can be counted exactly: a conversation, or the parts of one plain prompt."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """What a client's body asks for, whatever the API it came by."""
@@ -94,6 +108,7 @@ class Prompt:
     cache_salt: str = ""
     priority: int | None = None  # as the client claims; lower is more urgent, as vLLM has it
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
+    countable: Callable[[], Countable | None] | None = None  # made when asked for; None: can only be estimated
 
 
 _TWO_DEVIATIONS = 2.5  # in mean absolute errors, which are 0.8 deviations of a normal error
@@ -146,20 +161,35 @@ class Request:
     request_class: RequestClass = RequestClass.INTERACTIVE
 
     @property
+    def longest_tokens(self) -> float:
+        """Prompt tokens of its longest sequence, as estimated."""
+        return self.longest_share * self.prompt_tokens
+
+    @property
     def sure_tokens(self) -> float:
         """Tokens that its longest sequence has almost surely: the estimate less two deviations of its error."""
-        return self.longest_share * self.prompt_tokens * max(0.0, 1.0 - _TWO_DEVIATIONS * self.token_error)
+        return self.longest_tokens * max(0.0, 1.0 - _TWO_DEVIATIONS * self.token_error)
+
+    @property
+    def context_tokens(self) -> float:
+        """Context that its longest sequence needs if it grows to the client's own cap."""
+        return self.longest_tokens + (self.max_output_tokens or 0)
+
+    @property
+    def doubt_tokens(self) -> float:
+        """Tokens by which its longest sequence may be longer or shorter than estimated: two deviations."""
+        return self.longest_tokens * _TWO_DEVIATIONS * self.token_error
 
 
 class Reason(StrEnum):
-    """Why an instance, or the whole request, was turned down."""
+    """Why an instance, or the whole request, was turned down; those that pass with time stand last."""
 
     MODEL_NOT_SERVED = "model_not_served"
     CAPABILITY_MISSING = "capability_missing"
-    NOT_READY = "not_ready"
-    STALE = "stale"
     CONTEXT_TOO_LONG = "context_too_long"
     KV_TOO_SMALL = "kv_too_small"
+    NOT_READY = "not_ready"
+    STALE = "stale"
     COOLING_DOWN = "cooling_down"
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
     QUEUE_TOO_LONG = "queue_too_long"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import xxhash
 
 BLOCK_BYTES = 256  # about 64 tokens of English, four KV blocks of vLLM's default size
+MAX_BLOCKS = 16_384  # of one prompt: 4 MiB of text, or 262,144 tokens in blocks of 16; what follows has no hash
 _TOKEN_BYTES = 4
 
 
@@ -32,7 +33,7 @@ def _chain(prompt: bytes, salt: str, block_bytes: int) -> tuple[int, ...]:
     blocks = memoryview(prompt)
     seed = xxhash.xxh3_64_intdigest(salt.encode())
     hashes = []
-    for start in range(0, len(blocks) - block_bytes + 1, block_bytes):
+    for start in range(0, min(len(blocks), MAX_BLOCKS * block_bytes) - block_bytes + 1, block_bytes):
         seed = xxhash.xxh3_64_intdigest(blocks[start : start + block_bytes], seed)
         hashes.append(seed)
     return tuple(hashes)

@@ -56,6 +56,15 @@ class Estimate:
     counts: Counts
 
 
+@dataclass(frozen=True, slots=True)
+class ExactCount:
+    """A prompt's tokens as the engine will count them, and how many of them were known from earlier prompts."""
+
+    tokens: int
+    reused_tokens: int
+    token_ids: Sequence[int] | None = None  # where asked for
+
+
 class TokenEstimator:
     """Estimates for any model; those that have been answered with a token count are calibrated, each for itself.
 

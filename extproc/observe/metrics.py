@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -27,6 +27,7 @@ class Gauges:
     ages_s: Mapping[str, float]  # by instance id
     registry_silence_s: float
     calibration: Mapping[tuple[str, str], Calibration]  # of output lengths, by model and API
+    exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
 
 
 class Metrics:
@@ -115,6 +116,10 @@ class _LiveGauges(Collector):
                 if not isnan(share):
                     within.add_metric([model, api, quantile], share)
         yield within
+        counts = CounterMetricFamily("extproc_exact_counts", "Exact token counts wished for.", labels=["outcome"])
+        for outcome, number in gauges.exact_counts.items():
+            counts.add_metric([outcome], number)
+        yield counts
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)
         yield silence

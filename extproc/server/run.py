@@ -8,15 +8,20 @@ import random
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from extproc.adapters.registry import Registry
+from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
 from extproc.core.router import Router
+from extproc.core.tokens import ExactCount
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.service import Service, Shell
+from extproc.stream.messages import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
 _HEALTH_LAG_S = 1.5
@@ -31,9 +36,13 @@ async def serve(settings: ServeSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     router = Router(settings.policy)
-    observer = Observer(Metrics(lambda: _gauges(router)))
+    tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
+    observer = Observer(Metrics(lambda: _gauges(router, tokenizers)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
-    shell = Shell(router, observer, time.monotonic, random.random, settings.cluster_header, settings.rules)
+    rules = replace(settings.rules, counted_models=tokenizers.models)
+    shell = Shell(
+        router, observer, time.monotonic, random.random, settings.cluster_header, rules, partial(counted_by, tokenizers)
+    )
     service = Service(shell)
     async with Registry(settings.redis_url, settings.fleet) as registry:
         synced = asyncio.Event()
@@ -52,6 +61,12 @@ async def serve(settings: ServeSettings) -> None:
             watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await watcher
+            tokenizers.close()
+
+
+async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:
+    """Have the tokens counted that an exchange wishes to know; None if that is not possible in time."""
+    return await tokenizers.count(wish.model, wish.what)
 
 
 async def _first_state(synced: asyncio.Event, stop: asyncio.Event) -> None:
@@ -71,7 +86,7 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
-def _gauges(router: Router) -> Gauges:
+def _gauges(router: Router, tokenizers: Tokenizers) -> Gauges:
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
     members = fleet.members()
@@ -80,6 +95,7 @@ def _gauges(router: Router) -> Gauges:
         ages_s={member.instance.id: fleet.age_s(member) for member in members},
         registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
         calibration=router.beliefs.outputs.calibration(),
+        exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
 from extproc.core.router import Router
+from extproc.core.tokens import ExactCount
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
 from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.messages import CountTokens
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
@@ -35,6 +37,7 @@ class Shell:
     draw: Callable[[], float]
     cluster_header: str
     rules: Rules
+    count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
 
 
 class ExtProc:
@@ -58,6 +61,9 @@ class ExtProc:
             async for data in stream:
                 began_s = shell.clock()
                 reply = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
+                if isinstance(reply, CountTokens):
+                    exact = await shell.count(reply) if shell.count else None
+                    reply = exchange.counted(exact, shell.clock(), shell.draw())
                 answer = wire.encode_reply(reply, shell.cluster_header)
                 shell.observer.replied(exchange, reply, shell.clock() - began_s)
                 yield answer

@@ -3,7 +3,8 @@
 States and what may come in each:
 
     NEW       RequestHeaders            -> BODY if a body is to come that we route by, else PASSED or ANSWERED
-    BODY      RequestBody               -> ROUTED, or ANSWERED, or PASSED
+    BODY      RequestBody               -> ROUTED, or ANSWERED, or PASSED; COUNTING if a count could change that
+    COUNTING  `counted`                 -> ROUTED, or ANSWERED, or PASSED
     ROUTED    ResponseHeaders, Trailers -> ROUTED, until `close`
     PASSED    anything                  -> PASSED; goes on unchanged
     ANSWERED  nothing
@@ -21,12 +22,15 @@ from extproc.api.body import BodyError
 from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
-from extproc.core.features import request_of
+from extproc.core.counting import worth_counting
+from extproc.core.features import request_of, with_count
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
+from extproc.core.tokens import ExactCount
 from extproc.stream.messages import (
     Answer,
     Continue,
+    CountTokens,
     Message,
     PassOn,
     Reply,
@@ -41,6 +45,7 @@ from extproc.stream.messages import (
 class _State(Enum):
     NEW = auto()
     BODY = auto()
+    COUNTING = auto()
     ROUTED = auto()
     PASSED = auto()
     ANSWERED = auto()
@@ -52,6 +57,7 @@ class Rules:
 
     trust: Trust = field(default_factory=Trust)
     answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
+    counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
 
     @property
     def headers(self) -> frozenset[str]:
@@ -76,7 +82,7 @@ class Exchange:
         self.request: Request | None = None
         self.decision: Decision | None = None
 
-    def receive(self, message: Message, now: float, draw: float) -> Reply:
+    def receive(self, message: Message, now: float, draw: float) -> Reply | CountTokens:
         """Reply to one message. `now` in seconds, `draw` in [0, 1) for near-ties."""
         match self._state, message:
             case _State.NEW, RequestHeaders():
@@ -110,25 +116,44 @@ class Exchange:
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for; only where a body is expected. Raises BodyError."""
-        assert self._endpoint is not None  # the state BODY is entered with an endpoint
-        prompt = self._believed(self._endpoint.parse(body, self._content_type))
-        return request_of(prompt, self._caller, self._id, self._router.beliefs, now)
+        return request_of(self._prompt(body), self._caller, self._id, self._router.beliefs, now)
 
-    def _route(self, body: bytes, now: float, draw: float) -> Reply:
+    def _prompt(self, body: bytes) -> Prompt:
+        assert self._endpoint is not None  # the state BODY is entered with an endpoint
+        return self._believed(self._endpoint.parse(body, self._content_type))
+
+    def counted(self, exact: ExactCount | None, now: float, draw: float) -> Reply:
+        """Reply to the body now that its tokens are counted, or could not be counted in time (None)."""
+        assert self._state is _State.COUNTING
+        assert self.request is not None  # COUNTING is entered with one
+        if exact is not None:
+            self.request = with_count(self.request, exact)
+        return self._choose(self.request, now, draw)
+
+    def _route(self, body: bytes, now: float, draw: float) -> Reply | CountTokens:
         try:
-            self.request = self.read(body, now)
+            prompt = self._prompt(body)
         except BodyError as error:
             return self._answer(errors.bad_body(error, self._dialect))
-        if not self.request.model:  # some APIs leave it out; the engine has a default, and we do not know it
+        request = self.request = request_of(prompt, self._caller, self._id, self._router.beliefs, now)
+        if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self._pass_on(RequestBody, "no_model")
-        self.decision = self._router.choose(self.request, now, draw)
+        if request.model in self._rules.counted_models and prompt.countable is not None:
+            what = prompt.countable() if worth_counting(request, self._router.snapshot()) else None
+            if what is not None:
+                self._state = _State.COUNTING
+                return CountTokens(request.model, what)
+        return self._choose(request, now, draw)
+
+    def _choose(self, request: Request, now: float, draw: float) -> Reply:
+        self.decision = self._router.choose(request, now, draw)
         chosen = self.decision.chosen
         if chosen is None:
-            return self._turn_away(self.request, self.decision)
+            return self._turn_away(request, self.decision)
         self._state = _State.ROUTED
         candidates = (chosen, *self.decision.alternatives)
         endpoints = tuple(c.instance.address for c in candidates if c.instance.cluster == chosen.instance.cluster)
-        features = self._router.features(self.request, chosen)
+        features = self._router.features(request, chosen)
         return RouteTo(chosen.instance.cluster, endpoints, features)
 
     @property

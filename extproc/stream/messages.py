@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from extproc.core.model import Features
+from extproc.core.model import Countable, Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +79,11 @@ class Answer:
 
 
 Reply = Continue | PassOn | RouteTo | Answer
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """No reply yet: the shell is to count these tokens and to hand the count to `Exchange.counted`."""
+
+    model: str
+    what: Countable

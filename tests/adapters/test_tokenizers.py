@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from extproc.adapters.chat_template import ChatTemplate, TemplateError
 from extproc.adapters.tokenizers import CountOutcome, Tokenizers, split_at_lines
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
+from extproc.core.model import Conversation
 from tests.adapters.tiny_tokenizer import TEMPLATE, train
 from tests.core.corpora import corpora
 
@@ -46,13 +47,13 @@ def reference(trained: tuple[Path, tokenizers.Tokenizer]) -> tokenizers.Tokenize
 async def test_plain_text_counts_what_the_engine_puts_before_it(
     counter: Tokenizers, reference: tokenizers.Tokenizer
 ) -> None:
-    exact = await counter.count_text("m", [b"the quick brown ", b"fox\nand more"], want_ids=True)
+    exact = await counter.count("m", (b"the quick brown ", b"fox\nand more"), want_ids=True)
     assert exact is not None
     assert list(exact.token_ids or ()) == reference.encode("the quick brown fox\nand more").ids
     assert exact.tokens == len(exact.token_ids or ())
     assert exact.token_ids is not None
     assert exact.token_ids[0] == 0
-    without_ids = await counter.count_text("m", [b"other text"])
+    without_ids = await counter.count("m", (b"other text",))
     assert without_ids is not None
     assert without_ids.token_ids is None
     assert without_ids.tokens == len(reference.encode("other text").ids)
@@ -73,10 +74,10 @@ async def test_chat_counts_template_tools_and_parts(counter: Tokenizers, referen
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello\nyou<|im_end|>\n"
         "<|im_start|>assistant\nKöln<|im_end|>\n<|im_start|>assistant\n"
     )
-    exact = await counter.count_chat("m", messages, tools, want_ids=True)
+    exact = await counter.count("m", Conversation(messages, tools), want_ids=True)
     assert exact is not None
     assert list(exact.token_ids or ()) == reference.encode(rendered, add_special_tokens=False).ids
-    shorter = await counter.count_chat("m", messages, tools, {"add_generation_prompt": False})
+    shorter = await counter.count("m", Conversation(messages, tools, {"add_generation_prompt": False}))
     assert shorter is not None
     assert shorter.tokens < exact.tokens
 
@@ -86,8 +87,8 @@ async def test_the_next_turn_of_a_session_encodes_only_its_tail(
 ) -> None:
     first = [{"role": "user", "content": LONG}]
     later = [*first, {"role": "assistant", "content": "Good."}, {"role": "user", "content": "Go on."}]
-    once = await counter.count_chat("m", first)
-    again = await counter.count_chat("m-lora", later)  # the same vocabulary under another name
+    once = await counter.count("m", Conversation(first))
+    again = await counter.count("m-lora", Conversation(later))  # the same vocabulary under another name
     assert once is not None
     assert again is not None
     assert once.reused_tokens == 0
@@ -97,12 +98,12 @@ async def test_the_next_turn_of_a_session_encodes_only_its_tail(
 
 
 async def test_counts_do_not_stand_in_for_ids(counter: Tokenizers, reference: tokenizers.Tokenizer) -> None:
-    await counter.count_text("m", [LONG.encode()])
-    exact = await counter.count_text("m", [LONG.encode()], want_ids=True)
+    await counter.count("m", (LONG.encode(),))
+    exact = await counter.count("m", (LONG.encode(),), want_ids=True)
     assert exact is not None
     assert exact.reused_tokens == 0
     assert list(exact.token_ids or ()) == reference.encode(LONG).ids
-    counted = await counter.count_text("m", [LONG.encode()])
+    counted = await counter.count("m", (LONG.encode(),))
     assert counted is not None
     assert counted.tokens == exact.tokens
     assert counted.reused_tokens == counted.tokens - 1  # all but the one before the text
@@ -111,27 +112,26 @@ async def test_counts_do_not_stand_in_for_ids(counter: Tokenizers, reference: to
 async def test_the_memory_of_segments_is_bounded(trained: tuple[Path, tokenizers.Tokenizer]) -> None:
     vocabulary = load_vocabulary(trained[0])
     small = Tokenizers({"m": vocabulary}, budget_s=PATIENT_S, cache_bytes=600)
-    await small.count_text("m", [LONG.encode()])
-    again = await small.count_text("m", [LONG.encode()])
+    await small.count("m", (LONG.encode(),))
+    again = await small.count("m", (LONG.encode(),))
     small.close()
     assert again is not None
     assert again.reused_tokens < 0.2 * again.tokens
 
 
 async def test_broken_utf8_and_unknown_models_are_not_errors(counter: Tokenizers) -> None:
-    assert counter.known("m")
-    assert not counter.known("other")
-    assert await counter.count_text("other", [b"x"]) is None
-    assert await counter.count_chat("other", []) is None
-    assert await counter.count_text("m", [b"\xff\xfe caf\xc3"]) is not None
-    assert await counter.count_chat("m", [{"role": "user", "content": "\ud800 alone"}]) is None
+    assert counter.models == {"m", "m-lora"}
+    assert await counter.count("other", (b"x",)) is None
+    assert await counter.count("other", Conversation([])) is None
+    assert await counter.count("m", (b"\xff\xfe caf\xc3",)) is not None
+    assert await counter.count("m", Conversation([{"role": "user", "content": "\ud800 alone"}])) is None
     assert counter.outcomes == {CountOutcome.COUNTED: 1, CountOutcome.FAILED: 1}
 
 
 async def test_a_model_without_a_template_counts_no_chats(trained: tuple[Path, tokenizers.Tokenizer]) -> None:
     loaded = load_vocabulary(trained[0])
     counter = Tokenizers({"m": Vocabulary(loaded.encode, loaded.count)}, budget_s=PATIENT_S)
-    assert await counter.count_chat("m", [{"role": "user", "content": "x"}]) is None
+    assert await counter.count("m", Conversation([{"role": "user", "content": "x"}])) is None
     assert counter.outcomes[CountOutcome.TEMPLATE_FAILED] == 1
     counter.close()
 
@@ -141,7 +141,7 @@ async def test_a_template_may_refuse_messages() -> None:
     with pytest.raises(TemplateError, match="roles must alternate"):
         template.render([])
     counter = Tokenizers({"m": Vocabulary(lambda _: [], lambda _: [], template=template)}, budget_s=PATIENT_S)
-    assert await counter.count_chat("m", []) is None
+    assert await counter.count("m", Conversation([])) is None
     assert counter.outcomes == {CountOutcome.TEMPLATE_FAILED: 1}
     counter.close()
 
@@ -177,7 +177,7 @@ def slow_counter(slow: SlowVocabulary, **options: Any) -> Tokenizers:
 
 async def test_a_count_that_misses_its_budget_is_none_and_its_rest_is_not_computed(slow: SlowVocabulary) -> None:
     counter = slow_counter(slow, budget_s=0.01)
-    assert await counter.count_text("m", [20 * LONG.encode()]) is None
+    assert await counter.count("m", (20 * LONG.encode(),)) is None
     assert counter.outcomes == {CountOutcome.TIMED_OUT: 1}
     slow.go.set()
     await asyncio.to_thread(counter._pool.shutdown)  # waits until the worker has ended
@@ -186,9 +186,9 @@ async def test_a_count_that_misses_its_budget_is_none_and_its_rest_is_not_comput
 
 async def test_more_counts_than_can_be_served_are_turned_down_at_once(slow: SlowVocabulary) -> None:
     counter = slow_counter(slow, budget_s=PATIENT_S, max_pending=2)
-    waiting = [asyncio.ensure_future(counter.count_text("m", [b"x"])) for _ in range(2)]
+    waiting = [asyncio.ensure_future(counter.count("m", (b"x",))) for _ in range(2)]
     await asyncio.to_thread(slow.begun.wait, 30)
-    assert await counter.count_text("m", [b"x"]) is None
+    assert await counter.count("m", (b"x",)) is None
     assert counter.outcomes == {CountOutcome.BUSY: 1}
     slow.go.set()
     assert [exact.tokens for exact in await asyncio.gather(*waiting) if exact] == [1, 1]
@@ -197,7 +197,7 @@ async def test_more_counts_than_can_be_served_are_turned_down_at_once(slow: Slow
 
 async def test_a_cancelled_caller_stays_cancelled(slow: SlowVocabulary) -> None:
     counter = slow_counter(slow, budget_s=PATIENT_S)
-    caller = asyncio.ensure_future(counter.count_text("m", [b"x"]))
+    caller = asyncio.ensure_future(counter.count("m", (b"x",)))
     await asyncio.to_thread(slow.begun.wait, 30)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -214,13 +214,13 @@ async def test_a_tokenizer_that_panics_is_only_counted() -> None:
         raise Panic
 
     counter = Tokenizers({"m": Vocabulary(lambda _: [], panic)}, budget_s=PATIENT_S)
-    assert await counter.count_text("m", [b"x"]) is None
+    assert await counter.count("m", (b"x",)) is None
     assert counter.outcomes == {CountOutcome.FAILED: 1}
     counter.close()
 
 
 async def test_text_beyond_the_limit_is_left_to_the_estimator(counter: Tokenizers) -> None:
-    assert await counter.count_text("m", [b"x" * (4 * 1024 * 1024 + 1)]) is None
+    assert await counter.count("m", (b"x" * (4 * 1024 * 1024 + 1),)) is None
     assert counter.outcomes == {CountOutcome.TOO_LARGE: 1}
 
 
@@ -244,7 +244,7 @@ async def test_a_real_vocabulary_encodes_alike_in_segments_and_as_a_whole() -> N
     counter = Tokenizers({"m": vocabulary}, budget_s=PATIENT_S)
     for texts in corpora(seed=3).values():
         for text in texts[:10]:
-            exact = await counter.count_text("m", [text.encode()], want_ids=True)
+            exact = await counter.count("m", (text.encode(),), want_ids=True)
             assert exact is not None
             assert list(exact.token_ids or ()) == list(vocabulary.encode([text])[0])
     counter.close()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from extproc.adapters.chat_template import ChatTemplate, TemplateError
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.vocabulary import _PATTERNS, Vocabulary, load_vocabulary
+from extproc.core.model import Conversation
 from extproc.errors import ConfigError
 from tests.adapters.tiny_tokenizer import train
 
@@ -80,7 +81,7 @@ async def test_a_tiktoken_vocabulary_counts_markers_as_one(tmp_path: Path) -> No
     write_tiktoken(tmp_path, "qwen.tiktoken", {"added_tokens_decoder": {"300": {"content": "<|im_start|>"}}})
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}")
     counter = Tokenizers.load({"m": tmp_path}, budget_s=60.0)
-    exact = await counter.count_chat("m", [{"role": "user", "content": "hello"}], want_ids=True)
+    exact = await counter.count("m", Conversation([{"role": "user", "content": "hello"}]), want_ids=True)
     counter.close()
     assert exact is not None
     assert list(exact.token_ids or ()) == [300, 259]

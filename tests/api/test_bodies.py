@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from extproc.api import body as limits
-from extproc.api.body import BodyError, decode
+from extproc.api.body import MAX_CONTAINERS, BodyError, decode
 from extproc.api.content import MARK
 from extproc.api.openai_chat import parse as parse_chat
 from extproc.core.model import Capability, Prompt
@@ -59,6 +59,13 @@ def test_each_message_is_one_piece_after_the_tools() -> None:
         "|assistant:whyf{}",
         "|tool:r",
     ]
+
+
+@pytest.mark.parametrize("opening", [b"[", b"{"])
+def test_a_body_that_would_take_long_to_decode_is_refused_undecoded(opening: bytes) -> None:
+    with pytest.raises(BodyError, match="arrays and objects"):
+        decode(b'{"model": "m", "messages": ' + opening * (MAX_CONTAINERS + 1))
+    assert decode(b'{"x": "' + b"[" * (MAX_CONTAINERS - 1) + b'"}')["x"]
 
 
 def test_the_same_text_by_another_role_is_another_prompt() -> None:

@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 from extproc.api.paths import endpoint_for
-from extproc.core.model import Capability, Prompt
+from extproc.core.model import Capability, Conversation, Prompt
 
 PAYLOADS = Path(__file__).parents[1] / "fixtures" / "payloads"
 PICTURE_TOKENS = 512 * 512 // (28 * 28)
-DEFAULTS = {field: getattr(Prompt(api="", model="", pieces=()), field) for field in Prompt.__dataclass_fields__}
+FIELDS = set(Prompt.__dataclass_fields__) - {"countable"}
+DEFAULTS = {field: getattr(Prompt(api="", model="", pieces=()), field) for field in FIELDS}
 EMBEDDINGS = {"max_output_tokens": 0, "choices": 2, "needs": {Capability.EMBEDDINGS}}
 
 # Fields of the prompt that differ from their defaults; `pieces` and `token_ids` by their number.
@@ -196,6 +197,33 @@ def test_what_a_real_client_sends_is_understood(name: str, differs: dict[str, An
     seen |= {"pieces": len(prompt.pieces), "token_ids": len(prompt.token_ids)}
     seen["longest_share"] = round(prompt.longest_share, 2)
     assert seen == DEFAULTS | {"model": "qwen3-8b", "pieces": 0, "token_ids": 0} | differs
+
+
+# Messages and tools that a template would be given, or the text of one plain prompt; all others can only be estimated.
+COUNTABLE: dict[str, tuple[int, int] | tuple[bytes, ...]] = {
+    "openai-chat": (2, 0),
+    "openai-chat-stream": (2, 0),
+    "openai-chat-tools": (4, 1),
+    "openai-chat-schema": (2, 0),
+    "openai-chat-vllm-extras": (2, 0),
+    "azure-chat": (2, 0),
+    "openai-completions": (b"Once",),
+    "anthropic-messages": (2, 0),
+    "anthropic-stream": (1, 0),
+    "litellm-vllm-chat": (4, 1),
+    "langchain-openai-chat": (2, 0),
+    "langchain-openai-tools-stream": (2, 1),
+    "langchain-openai-structured": (2, 0),
+    "langchain-openai-responses": (2, 0),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_can_be_counted_exactly_is_handed_over_as_the_client_sent_it(name: str) -> None:
+    prompt = parsed(name)
+    what = prompt.countable() if prompt.countable else None
+    seen = (len(what.messages), len(what.tools)) if isinstance(what, Conversation) else what
+    assert seen == COUNTABLE.get(name), prompt.api
 
 
 def test_every_captured_payload_has_its_row() -> None:

@@ -46,6 +46,33 @@ def test_a_prompt_that_only_might_be_too_long_is_left_to_the_engine() -> None:
     assert decide(request(prompt_tokens=5000), made.snapshot(), 0.0, 0.0).chosen is not None
 
 
+def test_an_instance_without_room_for_all_the_output_asked_for_is_a_last_resort() -> None:
+    made = router(instance("short", max_model_len_tokens=4096), instance("long", hardware="l40s"))
+    decision = decide(request(prompt_tokens=3000, max_output_tokens=2000), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "long"
+    assert [(r.instance_id, r.reason, r.needs, r.has) for r in decision.rejected] == [
+        ("short", Reason.CONTEXT_TOO_LONG, 5000, 4096)
+    ]
+    alone = decide(request(max_output_tokens=8000), router(instance(max_model_len_tokens=4096)).snapshot(), 0.0, 0.0)
+    assert alone.chosen is not None
+
+
+@pytest.mark.parametrize(
+    ("large", "reason"),
+    [
+        ({"lifecycle": Lifecycle.DRAINING}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.LOADING, "models": (), "max_model_len_tokens": None}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.DRAINING, "max_model_len_tokens": 5000}, Reason.CONTEXT_TOO_LONG),
+    ],
+)
+def test_what_time_will_mend_is_not_told_as_the_clients_mistake(large: dict[str, Any], reason: Reason) -> None:
+    made = router(instance("small", max_model_len_tokens=4096), instance("large", **large))
+    decision = decide(request(prompt_tokens=20_000), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is None
+    assert decision.reason is reason
+
+
 def test_a_publisher_that_froze_makes_its_instance_alone_stale() -> None:
     made = router(instance("frozen"), instance("alive"), policy=Policy(stale_after_s=5.0))
     publish(made, instance("alive"), 6.0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.prefix import PrefixIndex
-from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
+from extproc.core.prefix_chain import BLOCK_BYTES, MAX_BLOCKS, byte_chain, token_chain
 from tests.core.builders import blocks
 
 
@@ -90,3 +90,9 @@ def test_the_index_agrees_with_a_plain_set_per_instance(steps: list[tuple[str, i
         for name, held in plain.items():
             depth = next((n for n, block in enumerate(prefix) if block not in held), len(prefix))
             assert index.matches(prefix).get(name, 0) == depth
+
+
+def test_a_chain_ends_where_prompts_are_longer_than_any_context() -> None:
+    text = bytes(range(256)) * (BLOCK_BYTES * (MAX_BLOCKS + 9) // 256)
+    assert len(byte_chain([text], "m")) == MAX_BLOCKS
+    assert len(token_chain(range(MAX_BLOCKS + 9), "m", 1)) == MAX_BLOCKS

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -14,18 +16,26 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
+from extproc.adapters.tokenizers import CountOutcome, Tokenizers
 from extproc.core.router import Router
+from extproc.core.token_counts import count_classes
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
+from extproc.server.run import counted_by
 from extproc.server.service import Service, Shell
 from extproc.stream.exchange import Rules
+from tests.adapters.tiny_tokenizer import train
 from tests.core.builders import MODEL, instance, router
 
 
 @asynccontextmanager
-async def serving(made: Router) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
+async def serving(
+    made: Router, tokenizers: Tokenizers | None = None
+) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
-    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", Rules()))
+    rules = Rules(counted_models=tokenizers.models if tokenizers else frozenset())
+    count = partial(counted_by, tokenizers) if tokenizers else None
+    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, count))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -44,8 +54,8 @@ def headers() -> bytes:
     return message.SerializeToString()
 
 
-def body() -> bytes:
-    content = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+def body(text: str = "x") -> bytes:
+    content = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
     return ext_proc.ProcessingRequest(
         request_body=ext_proc.HttpBody(body=orjson.dumps(content), end_of_stream=True)
     ).SerializeToString()
@@ -86,6 +96,29 @@ async def test_a_message_of_another_protocol_ends_its_stream_and_nothing_else() 
         await call.write(headers())
         assert await call.read()
         call.cancel()
+
+
+@pytest.mark.parametrize(("room_tokens", "name"), [(0, "small"), (-1, "large")])
+async def test_a_prompt_is_counted_by_its_models_own_tokenizer_before_it_is_routed(
+    room_tokens: int, name: str, tmp_path: Path
+) -> None:
+    reference = train(tmp_path / "model")
+    text = "the quick brown fox jumps over the lazy dog and the dog sleeps\n" * 40
+    prompt = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    limit = len(reference.encode(prompt, add_special_tokens=False).ids) + room_tokens
+    made = router(instance("small", max_model_len_tokens=limit), instance("large", hardware="l40s"))
+    for _ in range(200):  # the estimate is so near by then that only the count can tell
+        made.beliefs.tokens.learn(MODEL, count_classes([b"user:" + text.encode()]), limit)
+    tokenizers = Tokenizers.load({MODEL: tmp_path / "model"}, budget_s=60.0)
+    async with serving(made, tokenizers) as (_, channel):
+        call = process(channel)
+        for message in (headers(), body(text)):
+            await call.write(message)
+            assert await call.read()
+        assert made.ledger.in_flight() == {f"{name}@1": 1}
+        call.cancel()
+    assert tokenizers.outcomes == {CountOutcome.COUNTED: 1}
+    tokenizers.close()
 
 
 async def test_health_says_serving_until_the_service_drains() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from extproc.core.model import Lifecycle
+from extproc.core.model import Conversation, Instance, Lifecycle
 from extproc.core.router import Router
+from extproc.core.tokens import ExactCount
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import (
     Answer,
     Continue,
+    CountTokens,
     PassOn,
     Reply,
     RequestBody,
@@ -32,7 +34,9 @@ def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
     exchange = Exchange(made, "1", RULES)
     assert exchange.receive(RequestHeaders("POST", path, last=False), 0.0, 0.0) == Continue(RequestHeaders)
     data = body if isinstance(body, bytes) else orjson.dumps(body)
-    return exchange, exchange.receive(RequestBody(data), 0.0, 0.0)
+    reply = exchange.receive(RequestBody(data), 0.0, 0.0)
+    assert not isinstance(reply, CountTokens)
+    return exchange, reply
 
 
 def chat(**changes: Any) -> dict[str, Any]:
@@ -140,6 +144,46 @@ def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
     error = orjson.loads(reply.body)["error"]
     assert (reply.status, error["code"], error["param"]) == (status, code, param)
     assert error["message"]
+    assert made.ledger.in_flight() == {}
+
+
+def counting(*instances: Instance) -> tuple[Router, Exchange, Reply | CountTokens]:
+    """A chat of about 1,000 tokens, between whose estimate and truth the instances' context limits may lie."""
+    made = router(*instances)
+    exchange = Exchange(made, "1", Rules(counted_models=frozenset((MODEL,))))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
+    body = chat(messages=[{"role": "user", "content": "some words " * 500}], chat_template_kwargs={"thinking": False})
+    return made, exchange, exchange.receive(RequestBody(orjson.dumps(body)), 0.0, 0.0)
+
+
+def test_tokens_are_counted_where_that_tells_which_instance_has_room() -> None:
+    small, large = instance("small", max_model_len_tokens=1000), instance("large", hardware="l40s")
+    for tokens, name in ((1001, "large"), (999, "small"), (None, "large")):
+        made, exchange, wish = counting(small, large)
+        assert isinstance(wish, CountTokens)
+        assert wish.model == MODEL
+        assert isinstance(wish.what, Conversation)
+        assert wish.what.arguments == {"thinking": False}
+        assert made.ledger.in_flight() == {}
+        reply = exchange.counted(None if tokens is None else ExactCount(tokens, 0), 0.0, 0.0)
+        assert isinstance(reply, RouteTo)
+        assert reply.features.instance_key == f"{name}@1"
+        assert exchange.request is not None
+        assert tokens is None or exchange.request.prompt_tokens == tokens
+        exchange.close(1.0)
+        assert made.ledger.in_flight() == {}
+
+
+@pytest.mark.parametrize("limits", [(1000,), (1000, 1000), (100_000, 32_768), (50, 32_768), (None, 32_768)], ids=str)
+def test_no_time_is_spent_on_a_count_that_could_not_change_the_choice(limits: tuple[int | None, ...]) -> None:
+    named = [instance(f"i{number}", max_model_len_tokens=limit) for number, limit in enumerate(limits)]
+    assert not isinstance(counting(*named)[2], CountTokens)
+
+
+def test_a_stream_that_ends_while_its_tokens_are_counted_leaves_nothing_behind() -> None:
+    made, exchange, wish = counting(instance("a", max_model_len_tokens=1000), instance("b"))
+    assert isinstance(wish, CountTokens)
+    exchange.close(1.0)
     assert made.ledger.in_flight() == {}
 
 
