@@ -66,6 +66,8 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         ("serve", "--listen", "nonsense"),
         ("serve", "--cluster-header", "Not A Header"),
         ("serve", "--redis-url", "gopher://x"),
+        ("serve", "--tokenizer", "llama"),
+        ("serve", "--tokenizer", "llama=/does/not/exist"),
         ("fleet", "--redis-url", "redis://127.0.0.1:1/0"),
         ("agent", "--backends", "/does/not/exist.yaml"),
     ],
@@ -74,6 +76,26 @@ def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: t
     done = extproc(*arguments)
     assert done.returncode == 2, done
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "--max-in-flight", "0"),
+        ("serve", "--max-queued", "1.5"),
+        ("serve", "--stale-after-s", "-1"),
+        ("serve", "--drain-s", "nan"),
+        ("serve", "--count-budget-s", "soon"),
+        ("demo", "--port", "65536"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_with_the_name_of_its_flag(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert f"argument {arguments[1]}: " in capsys.readouterr().err
 
 
 def test_python_dash_m_and_the_command_are_the_same() -> None:

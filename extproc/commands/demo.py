@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 
+from extproc.commands.numbers import port
 from extproc.errors import ProcessError
 
 HELP = "run everything on this machine: Valkey, engines, agent, service, Envoy, sample traffic, a live table"
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use this server (default: EXTPROC_REDIS_URL, else an embedded Valkey)",
     )
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port that Envoy listens on (default: a free one)"
+        "--port", type=port, default=0, metavar="N", help="port that Envoy listens on (default: a free one)"
     )
 
 

@@ -7,6 +7,7 @@ import logging
 import sys
 
 from extproc.api.caller import Trust
+from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
 from extproc.core.snapshot import Policy
 from extproc.stream.exchange import Rules
@@ -50,23 +51,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stale-after-s",
-        type=float,
+        type=seconds,
         default=policy.stale_after_s,
         metavar="S",
         help="seconds without a report after which an instance takes nothing new (default %(default)s)",
     )
     parser.add_argument(
-        "--max-in-flight", type=int, metavar="N", help="requests on one instance at the most (default: no limit)"
+        "--max-in-flight", type=count, metavar="N", help="requests on one instance at the most (default: no limit)"
     )
     parser.add_argument(
         "--max-queued",
-        type=int,
+        type=count,
         metavar="N",
         help="requests on one instance beyond its batch at the most (default: no limit)",
     )
     parser.add_argument(
         "--drain-s",
-        type=float,
+        type=seconds_or_zero,
         default=settings.drain_s,
         metavar="S",
         help="seconds that running streams get after SIGTERM (default %(default)s)",
@@ -88,7 +89,7 @@ def _add_counting(parser: argparse.ArgumentParser, settings: ServeSettings) -> N
     )
     group.add_argument(
         "--count-budget-s",
-        type=float,
+        type=seconds,
         default=settings.count_budget_s,
         metavar="S",
         help="seconds that a count may take before the estimate has to do (default %(default)s)",

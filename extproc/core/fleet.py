@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 RECOVERY_S = 5.0  # after an outage of the registry, agents get this long to publish again
+RETENTION_S = 600.0  # an incarnation whose record ran out may be alive: what is known of it is kept this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +69,21 @@ class _Effect:
 class Fleet:
     """All instances of one fleet. Every `now` is the caller's monotonic clock in seconds."""
 
-    def __init__(self, recovery_s: float = RECOVERY_S) -> None:
+    def __init__(self, recovery_s: float = RECOVERY_S, retention_s: float = RETENTION_S) -> None:
         self.heard_at_s = float("-inf")
         """Up to when the registry's word is complete: the moment that ages are measured against. Stands still
         while the registry is silent, and until agents had the time to publish again after an outage."""
         self.contact_at_s = float("-inf")
         """When anything last came from the registry; its distance from now tells an outage."""
         self._recovery_s = recovery_s
+        self._retention_s = retention_s
         self._recovered_at_s: float | None = float("-inf")  # None: the registry is lost
         self._entries: dict[str, _Entry] = {}
+        self._absent: dict[str, tuple[str, float]] = {}  # id -> key, and when to forget it; the record ran out
         self._orders: dict[str, Lifecycle] = {}
         self._seq: int | None = None
         self._in_step = False  # an event beyond the last full read was seen
-        self._next_expiry_s = float("inf")  # no entry expires before
+        self._next_expiry_s = float("inf")  # no entry expires, and no absent one is forgotten, before
         self._members: tuple[Member, ...] | None = ()
         self._by_address: dict[str, Member] = {}
 
@@ -132,7 +135,7 @@ class Fleet:
             case Ordered(id=instance_id, lifecycle=lifecycle):
                 self._order(instance_id, lifecycle)
             case Removed(id=instance_id):
-                self._drop(instance_id, effect)
+                self._remove(instance_id, effect)
                 self._orders.pop(instance_id, None)
             case Unusable():
                 pass
@@ -156,7 +159,7 @@ class Fleet:
             self._put(record, now, effect)
         for instance_id in self._entries.keys() - {record.instance.id for record in state.records}:
             if now >= self._recovered_at_s:
-                self._drop(instance_id, effect)
+                self._expire(instance_id, now)
             else:
                 self._entries[instance_id].expires_at_s = self._recovered_at_s
                 self._next_expiry_s = min(self._next_expiry_s, self._recovered_at_s)
@@ -171,14 +174,20 @@ class Fleet:
         if now < self._next_expiry_s:
             return
         for instance_id in [key for key, entry in self._entries.items() if entry.expires_at_s <= now]:
-            self._drop(instance_id, effect)
-        expiries_s = (entry.expires_at_s for entry in self._entries.values())
-        self._next_expiry_s = min(expiries_s, default=float("inf"))
+            self._expire(instance_id, now)
+        for instance_id in [key for key, (_, forget_at_s) in self._absent.items() if forget_at_s <= now]:
+            effect.forgotten.append(self._absent.pop(instance_id)[0])
+        due_s = [entry.expires_at_s for entry in self._entries.values()]
+        due_s += [forget_at_s for _, forget_at_s in self._absent.values()]
+        self._next_expiry_s = min(due_s, default=float("inf"))
 
     def _put(self, record: Record, now: float, effect: _Effect) -> None:
         instance = record.instance
         observed_at_s = now - record.age_s - instance.age_s
         known = self._entries.get(instance.id)
+        absent_key, _ = self._absent.pop(instance.id, (instance.key, 0.0))
+        if absent_key != instance.key:
+            effect.forgotten.append(absent_key)
         if known is not None:
             if known.published.incarnation != instance.incarnation:
                 effect.forgotten.append(known.published.key)
@@ -201,10 +210,19 @@ class Fleet:
             entry.member = Member(_effective(entry.published, lifecycle), entry.member.observed_at_s)
             self._members = None
 
-    def _drop(self, instance_id: str, effect: _Effect) -> None:
+    def _expire(self, instance_id: str, now: float) -> None:
+        """Its record ran out. Perhaps only its publisher died, so its work and prefixes are not forgotten yet."""
+        key = self._entries.pop(instance_id).published.key
+        self._absent[instance_id] = (key, now + self._retention_s)
+        self._next_expiry_s = min(self._next_expiry_s, now + self._retention_s)
+        self._members = None
+
+    def _remove(self, instance_id: str, effect: _Effect) -> None:
         entry = self._entries.pop(instance_id, None)
-        if entry is not None:
-            effect.forgotten.append(entry.published.key)
+        absent_key, _ = self._absent.pop(instance_id, (None, 0.0))
+        key = entry.published.key if entry is not None else absent_key
+        if key is not None:
+            effect.forgotten.append(key)
             self._members = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from extproc.core.model import Decision, Outcome, Request
@@ -33,7 +33,8 @@ class Observer:
             case _:
                 return
         if exchange.request is not None and exchange.decision is not None:
-            self._recent.append((exchange.request, exchange.decision))
+            slim = replace(exchange.request, prefix=())  # which may be a MiB, and is not shown
+            self._recent.append((slim, exchange.decision))
 
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""

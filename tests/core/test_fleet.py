@@ -77,9 +77,33 @@ def test_one_frozen_publisher_grows_old_alone_and_is_dropped_after_its_ttl() -> 
     assert old is not None
     assert young is not None
     assert (fleet.age_s(old), fleet.age_s(young)) == (9.0, 0.0)
-    change = fleet.heard(10.0)
-    assert change.forgotten == ("frozen@1",)
+    fleet.heard(10.0)
     assert [member.instance.id for member in fleet.members()] == ["alive"]
+
+
+@pytest.mark.parametrize(
+    ("back", "incarnation", "forgotten"), [(15.0, "1", ()), (15.0, "2", ("a@1",)), (71.0, "1", ("a@1",))]
+)
+def test_work_and_prefixes_outlive_a_silent_publisher_but_not_their_engine(
+    back: float, incarnation: str, forgotten: tuple[str, ...]
+) -> None:
+    """A record that ran out tells that its publisher died; the engine may go on with all that it has."""
+    fleet = Fleet(retention_s=60.0)
+    fleet.apply(Published(instance=instance("a"), ttl_ms=10_000), now=0.0)
+    assert not fleet.heard(10.0).forgotten
+    assert fleet.members() == ()
+    late = fleet.heard(back).forgotten
+    assert late + fleet.apply(Published(instance=instance("a", incarnation=incarnation)), back).forgotten == forgotten
+    assert len(fleet.members()) == 1
+    assert not fleet.heard(back + 1.0).forgotten
+
+
+def test_an_absent_instance_that_is_removed_is_forgotten_at_once() -> None:
+    fleet = Fleet()
+    fleet.apply(Published(instance=instance("a"), ttl_ms=10_000), now=0.0)
+    fleet.heard(10.0)
+    assert fleet.apply(Removed(id="a"), now=11.0).forgotten == ("a@1",)
+    assert not fleet.heard(1e6).forgotten
 
 
 def test_after_an_outage_agents_get_time_to_publish_again() -> None:
@@ -94,8 +118,7 @@ def test_after_an_outage_agents_get_time_to_publish_again() -> None:
     assert (fleet.heard_at_s, fleet.contact_at_s) == (0.0, 60.0)
     fleet.apply(Published(instance=instance("a", incarnation="1"), seq=1), now=60.5)
     assert max(map(fleet.age_s, fleet.members())) == 0.0
-    change = fleet.heard(65.0)
-    assert change.forgotten == ("dead@1",)
+    fleet.heard(65.0)
     assert fleet.heard_at_s == 65.0
     assert [member.instance.id for member in fleet.members()] == ["a"]
 
@@ -106,8 +129,10 @@ def test_a_record_that_vanished_in_an_outage_is_dropped_once_the_recovery_is_ove
     fleet.resync(state(Record(instance("a"), 0.0, float("inf"))), now=0.0)
     fleet.lost()
     fleet.resync(state(seq=9), now=1.0)
-    assert not fleet.heard(5.9).forgotten
-    assert fleet.heard(6.0).forgotten == ("a@1",)
+    fleet.heard(5.9)
+    assert len(fleet.members()) == 1
+    fleet.heard(6.0)
+    assert fleet.members() == ()
 
 
 def test_the_first_state_ever_needs_no_recovery() -> None:
@@ -120,8 +145,7 @@ def test_the_first_state_ever_needs_no_recovery() -> None:
 def test_without_an_outage_a_state_is_the_whole_truth() -> None:
     fleet = Fleet()
     fleet.apply(Published(instance=instance("a")), now=1.0)
-    change = fleet.resync(state(Record(instance("b"), 0.0, 10.0)), now=2.0)
-    assert change.forgotten == ("a@1",)
+    fleet.resync(state(Record(instance("b"), 0.0, 10.0)), now=2.0)
     assert [member.instance.id for member in fleet.members()] == ["b"]
 
 
