@@ -2,7 +2,54 @@
 
 from __future__ import annotations
 
-from extproc.adapters.engines.llamacpp import LLAMACPP
-from extproc.adapters.engines.vllm import VLLM
+from typing import TYPE_CHECKING, Any
 
-ENGINES = {engine.name: engine for engine in (VLLM, LLAMACPP)}
+from extproc.adapters import yaml_files
+from extproc.adapters.engines.dynamo import DYNAMO
+from extproc.adapters.engines.llamacpp import LLAMACPP
+from extproc.adapters.engines.mapped import engine_of
+from extproc.adapters.engines.mapping import parse
+from extproc.adapters.engines.sglang import SGLANG, SGLANG_OLD
+from extproc.adapters.engines.tensorrt_llm import TENSORRT_LLM, TENSORRT_LLM_ITERATIONS
+from extproc.adapters.engines.tgi import TGI
+from extproc.adapters.engines.triton import TRITON
+from extproc.adapters.engines.vllm import VLLM
+from extproc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from extproc.adapters.engines.reading import Engine
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        VLLM,
+        SGLANG,
+        SGLANG_OLD,
+        LLAMACPP,
+        TGI,
+        TENSORRT_LLM,
+        TENSORRT_LLM_ITERATIONS,
+        TRITON,
+        DYNAMO,
+    )
+}
+
+
+def engine_from(mapping: Mapping[str, Any]) -> Engine:
+    """Make an engine out of a mapping as YAML holds it, see `docs/engines.md`. Raises ConfigError."""
+    engine = parse(mapping)
+    if engine.name in ENGINES:
+        raise ConfigError(f"engine mapping {engine.name!r}: the name is taken by an engine that is built in")
+    return engine_of(engine)
+
+
+def engine_file(path: Path) -> Engine:
+    """Read a YAML file that holds one mapping. Raises ConfigError, one line that names the file."""
+    mapping = yaml_files.load(path, dict[str, Any])
+    try:
+        return engine_from(mapping)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

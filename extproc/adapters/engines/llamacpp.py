@@ -1,6 +1,8 @@
 """Reads the pages of llama.cpp's server: load, slots, context and models.
 
-Its KV cache is counted in single tokens (cells), so a KV block here is one token. `/metrics` needs `--metrics`.
+Its KV cache is counted in single tokens (cells), so a KV block here is one token. `/metrics` needs `--metrics`. A look
+at `/slots` counts as work to a server with `--sleep-idle-seconds`: it sleeps only if started with `--no-slots`. LoRA
+adapters have no names that a request could ask for, so none are told. By the README of `tools/server`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from extproc.adapters.engines.reading import (
     Engine,
     MetricsReader,
     Reading,
+    Whole,
     from_json,
     mean,
+    positive,
     share,
     total,
     whole,
@@ -50,20 +54,22 @@ class _Models(msgspec.Struct):
 
 
 class _Settings(msgspec.Struct):
-    n_ctx: int | None = None
+    n_ctx: Whole | None = None
 
 
 class _Props(msgspec.Struct):
     default_generation_settings: _Settings = msgspec.field(default_factory=_Settings)
-    total_slots: int | None = None
+    total_slots: Whole | None = None
     build_info: str = ""
+    model_ftype: str = ""
+    is_sleeping: bool | None = None
     media_marker: str = ""
 
 
 class _Slot(msgspec.Struct):
-    n_ctx: int = 0
+    n_ctx: Whole = 0
     is_processing: bool = False
-    n_prompt_tokens: int = 0  # grows with the output: all tokens the slot holds
+    n_prompt_tokens: Whole = 0  # grows with the output: all tokens the slot holds
 
 
 def read(pages: Mapping[str, bytes]) -> Reading:
@@ -76,17 +82,19 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     models = from_json(pages.get("models"), _Models, "models")
     props = from_json(pages.get("props"), _Props, "props") or _Props()
     slots = from_json(pages.get("slots"), list[_Slot], "slots") or []
-    names = [name for model in models.data for name in (model.id, *model.aliases)] if models else []
+    names = [name for model in models.data for name in (model.id, *model.aliases) if name] if models else []
     context_tokens = props.default_generation_settings.n_ctx
     return Reading(
         models=tuple(dict.fromkeys(names)),
         version=props.build_info,
         started=props.media_marker.strip("<>_").removeprefix("media_"),
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
-        max_model_len_tokens=context_tokens,
+        max_model_len_tokens=positive(context_tokens),
         block_size_tokens=1,
-        kv_blocks=context_tokens * props.total_slots if context_tokens and props.total_slots else None,
-        max_num_seqs=props.total_slots,
+        kv_blocks=positive(context_tokens * props.total_slots) if context_tokens and props.total_slots else None,
+        max_num_seqs=positive(props.total_slots),
+        precision=props.model_ftype,
+        asleep=props.is_sleeping,
         load=Load(
             running=whole(total(metrics.get(_RUNNING))),
             waiting=whole(total(metrics.get(_WAITING))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# A whole number in JSON: beyond these limits a float does not hold it, and no engine counts so far.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+_MAX_DIGITS = 15
+
+PROCESS_START = "process_start_time_seconds"  # what Prometheus' client libraries tell of the process they are in
+
 
 class MalformedPageError(ValueError):
     """A page that is not what the engine should serve, told in one line."""
@@ -24,9 +30,12 @@ class MalformedPageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The facts found on an engine's pages. None, or no models, means that a page did not tell."""
+    """The facts found on an engine's pages. None, "" or no names at all mean that a page did not tell."""
 
     models: tuple[str, ...] = ()  # names it answers to, LoRA adapters included
+    loras: tuple[str, ...] = ()  # those of `models` that are LoRA adapters
+    loras_active: tuple[str, ...] = ()  # adapters that requests run with or wait for now
+    max_loras: int | None = None  # adapters in one batch at the most
     version: str = ""
     started: str = ""  # differs for every start of the engine's process; "" if it does not tell
     work_done: float | None = None  # a count that only grows while the engine lives
@@ -34,6 +43,9 @@ class Reading:
     block_size_tokens: int | None = None
     kv_blocks: int | None = None
     max_num_seqs: int | None = None
+    precision: str = ""  # of the weights, in the engine's own word: fp8, awq, bfloat16 …
+    ranks: int | None = None  # data-parallel ranks behind the page
+    asleep: bool | None = None  # in sleep mode: answers, and computes nothing until it is woken
     load: Load = field(default_factory=Load)
 
 
@@ -52,6 +64,10 @@ class Sample:
 
     labels: Mapping[str, str]
     value: float
+
+    def label(self, name: str) -> str:
+        """Return a label's value, "" if the line does not have it."""
+        return self.labels.get(name, "")
 
 
 class MetricsReader:
@@ -90,14 +106,35 @@ def mean(samples: Iterable[Sample] | None) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def digits(text: str) -> int | None:
+    """Return the number that a label's value is, None if it is anything else, such as the word `None`."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def label_numbers(samples: Iterable[Sample] | None, label: str) -> list[int]:
+    """Return a label's values where they are positive numbers."""
+    return [number for sample in samples or () if (number := digits(sample.label(label)))]
+
+
+def process_start(metrics: Mapping[str, list[Sample]]) -> str:
+    """Return when the engine's process started, "" if `PROCESS_START` is not on the page."""
+    samples = metrics.get(PROCESS_START)
+    return f"{samples[0].value:.2f}" if samples else ""
+
+
 def whole(value: float | None) -> int | None:
     """Return a count as an int; None stays None, and so does what is no count."""
     return round(value) if value is not None and math.isfinite(value) and value >= 0 else None
 
 
+def positive(value: float | None) -> int | None:
+    """Return a size as an int; None stays None, and so does what is no size: zero, or less."""
+    return whole(value) or None
+
+
 def share(value: float | None) -> float | None:
-    """Return a share within 0 and 1; None stays None."""
-    return min(1.0, max(0.0, value)) if value is not None else None
+    """Return a share within 0 and 1; None stays None, and so does what is not finite."""
+    return min(1.0, max(0.0, value)) if value is not None and math.isfinite(value) else None
 
 
 def from_json(page: bytes | None, shape: type[_T], name: str) -> _T | None:
@@ -106,5 +143,5 @@ def from_json(page: bytes | None, shape: type[_T], name: str) -> _T | None:
         return None
     try:
         return msgspec.json.decode(page, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedPageError(f"{name} page: {error}") from error

@@ -1,4 +1,9 @@
-"""Reads vLLM's own pages: load, KV cache and models of one API server, all its data-parallel ranks together."""
+"""Reads vLLM's own pages: load, KV cache, models and LoRA adapters of one API server, all its ranks together.
+
+Metrics by vLLM's `vllm/v1/metrics/loggers.py` and, for names before 0.10, its page on production metrics. No page
+tells `max_num_seqs`, and none lets it be inferred: requests also wait for KV blocks or for the token budget of a step
+while fewer than `max_num_seqs` run. Nor does a page tell the precision of the weights.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from extproc.adapters.engines import openai_models
 from extproc.adapters.engines.reading import (
+    PROCESS_START,
     Engine,
     MetricsReader,
     Reading,
     Sample,
     from_json,
+    label_numbers,
     mean,
+    process_start,
     share,
     total,
     whole,
@@ -29,19 +38,23 @@ _WAITING = "vllm:num_requests_waiting"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _KV_USAGE_BEFORE_0_10 = "vllm:gpu_cache_usage_perc"
 _CACHE_CONFIG = "vllm:cache_config_info"
+_LORAS = "vllm:lora_requests_info"  # its value is the time of its labels
+_SLEEP = "vllm:engine_sleep_state"
 _WORK_DONE = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
-_STARTED = "process_start_time_seconds"
 
-_METRICS = MetricsReader((_RUNNING, _WAITING, _KV_USAGE, _KV_USAGE_BEFORE_0_10, _CACHE_CONFIG, *_WORK_DONE, _STARTED))
-
-
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
+_METRICS = MetricsReader(
+    (
+        _RUNNING,
+        _WAITING,
+        _KV_USAGE,
+        _KV_USAGE_BEFORE_0_10,
+        _CACHE_CONFIG,
+        _LORAS,
+        _SLEEP,
+        *_WORK_DONE,
+        PROCESS_START,
+    )
+)
 
 
 class _Version(msgspec.Struct):
@@ -55,19 +68,23 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     own blocks. Raises MalformedPageError.
     """
     metrics = _METRICS.read(pages.get("metrics", b""))
-    models = from_json(pages.get("models"), _Models, "models")
+    models = openai_models.from_page(pages.get("models"))
     version = from_json(pages.get("version"), _Version, "version")
     caches = metrics.get(_CACHE_CONFIG, [])
-    lengths_tokens = [model.max_model_len for model in models.data if model.max_model_len] if models else []
-    started = metrics.get(_STARTED)
+    adapters = _newest(metrics.get(_LORAS, []))
     return Reading(
-        models=tuple(model.id for model in models.data) if models else (),
+        models=tuple(model.id for model in models),
+        loras=tuple(model.id for model in models if model.parent),
+        loras_active=_running_or_waiting(adapters),
+        max_loras=max(label_numbers(adapters, "max_lora"), default=None),
         version=version.version if version else "",
-        started=f"{started[0].value:.2f}" if started else "",
+        started=process_start(metrics),
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
-        max_model_len_tokens=min(lengths_tokens, default=None),
-        block_size_tokens=next(iter(_numbers(caches, "block_size")), None),
-        kv_blocks=sum(_numbers(caches, "num_gpu_blocks")) or None,
+        max_model_len_tokens=openai_models.shortest_context_tokens(models),
+        block_size_tokens=next(iter(label_numbers(caches, "block_size")), None),
+        kv_blocks=sum(label_numbers(caches, "num_gpu_blocks")) or None,
+        ranks=len({sample.label("engine") for sample in metrics.get(_RUNNING, ())}) or None,
+        asleep=_asleep(metrics.get(_SLEEP, [])),
         load=Load(
             running=whole(total(metrics.get(_RUNNING))),
             waiting=whole(total(metrics.get(_WAITING))),
@@ -76,10 +93,26 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     )
 
 
-def _numbers(samples: Sequence[Sample], label: str) -> list[int]:
-    """Return a label's values where they are numbers; vLLM writes `None` before it has measured its memory."""
-    values = [sample.labels.get(label, "") for sample in samples]
-    return [int(value) for value in values if value.isascii() and value.isdigit()]
+def _newest(samples: Sequence[Sample]) -> list[Sample]:
+    """Return each rank's last word: the page keeps the lines of earlier sets of adapters."""
+    newest: dict[str, Sample] = {}
+    for sample in samples:
+        rank = sample.label("engine")
+        if rank not in newest or sample.value >= newest[rank].value:
+            newest[rank] = sample
+    return list(newest.values())
+
+
+def _running_or_waiting(adapters: Sequence[Sample]) -> tuple[str, ...]:
+    lists = [sample.label(f"{state}_lora_adapters") for state in ("running", "waiting") for sample in adapters]
+    names = [name.strip() for listed in lists for name in listed.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _asleep(samples: Sequence[Sample]) -> bool | None:
+    """Tell whether a rank sleeps; all are put to sleep together, and one that sleeps holds up the others."""
+    awake = [sample.value > 0 for sample in samples if sample.label("sleep_state") == "awake"]
+    return not all(awake) if awake else None
 
 
 VLLM = Engine("vllm", PATHS, read)
