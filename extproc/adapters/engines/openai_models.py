@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from extproc.adapters.engines.reading import Whole, from_json, positive
+from extproc.adapters.engines.reading import Whole, from_json
 
 
 class Model(msgspec.Struct, frozen=True):

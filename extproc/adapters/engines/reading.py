@@ -88,8 +88,8 @@ class MetricsReader:
             for family in text_string_to_metric_families(text):
                 for name, labels, value, *_ in family.samples:
                     if not math.isnan(value):
-                        found.setdefault(name, []).append(Sample(labels, value))
-        except (ValueError, IndexError, KeyError) as error:
+                        found.setdefault(name, []).append(Sample(labels, float(value)))
+        except (ValueError, IndexError, KeyError, OverflowError) as error:
             raise MalformedPageError(f"metrics page: {error}") from error
         return found
 

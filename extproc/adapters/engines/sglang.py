@@ -114,7 +114,11 @@ def _one_a_rank(samples: Iterable[Sample]) -> list[Sample]:
     """
     chosen: dict[str, tuple[tuple[bool, int, int], Sample]] = {}
     for sample in samples:
-        standing = (bool(sample.label("priority")), digits(sample.label("pp_rank")) or 0, digits(sample.label("tp_rank")) or 0)
+        standing = (
+            bool(sample.label("priority")),
+            digits(sample.label("pp_rank")) or 0,
+            digits(sample.label("tp_rank")) or 0,
+        )
         rank = sample.label("dp_rank")
         if rank not in chosen or standing < chosen[rank][0]:
             chosen[rank] = (standing, sample)

@@ -14,7 +14,7 @@ from extproc.adapters.engines.vllm import read
 from extproc.core.model import Load
 
 NAMES = ("idle", "busy", "queueing")
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def page(name: str) -> bytes:

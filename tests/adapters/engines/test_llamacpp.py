@@ -10,7 +10,7 @@ from extproc.adapters.engines.llamacpp import PATHS, read
 from extproc.adapters.engines.reading import MalformedPageError
 from extproc.core.model import Load
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGES = {
     name: (FIXTURES / f"llamacpp-{name}.{'txt' if name == 'metrics' else 'json'}").read_bytes()
     for name in PATHS
