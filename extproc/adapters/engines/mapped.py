@@ -74,9 +74,9 @@ class _Pages:
         ]
         if source.newest:
             samples = sorted(samples, key=lambda sample: sample.value)[-1:]
-        if source.label is None:
+        if not source.labels:
             return [sample.value for sample in samples]
-        return [text for sample in samples if (text := sample.label(source.label))]
+        return [text for sample in samples for label in source.labels if (text := sample.label(label))]
 
 
 def _reading(mapping: EngineMap, pages: _Pages) -> Reading:

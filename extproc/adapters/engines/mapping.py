@@ -47,7 +47,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     page: str = "metrics"
     metric: str | list[str] | None = None
     where: dict[str, str] = {}  # labels that a line must have
-    label: str | None = None  # take this label's value in the place of the line's own
+    label: str | list[str] | None = None  # take the values of these labels in the place of the line's own
     newest: bool = False  # only the line with the greatest value, for metrics whose value is a time
     json: str | None = None  # JSON pointer (RFC 6901); `*` is every item, `*[key]` every item that has `key`
     value: str | int | float | bool | None = None
@@ -61,6 +61,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics whose lines are taken together."""
         return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric or ())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels whose values are taken, none if the line's own value is."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label or ())
 
 
 class EngineMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +93,7 @@ def parse(mapping: Mapping[str, Any]) -> EngineMap:
     """Check a mapping as it came from YAML. Raises ConfigError, one line that names the place."""
     try:
         engine = msgspec.convert(mapping, EngineMap)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(f"engine mapping: {error}") from error
     for fault in _faults(engine):
         raise ConfigError(f"engine mapping {engine.name!r}: {fault}")
@@ -115,7 +120,7 @@ def _faults(engine: EngineMap) -> Iterator[str]:
             yield f"pages: {page!r} is missing; {', '.join(_NEEDED_PAGES)} are needed"
     for page, path in engine.pages.items():
         if not path.startswith("/"):
-            yield f"pages: {page}: {path!r} is not a path such as /metrics"
+            yield f"pages: {page!r}: {path!r} is not a path such as /metrics"
     if "models" not in engine.fields:
         yield "fields: 'models' is missing; nothing is routed to an engine whose models are not known"
     for field in engine.fields:
@@ -137,8 +142,8 @@ def _source_faults(source: Source, field: str, engine: EngineMap) -> Iterator[st
     for name in source.metrics:
         if not _METRIC.fullmatch(name):
             yield f"metric {name!r} is not a name of a metric; labels go into `where`"
-    if source.metric == []:
-        yield "metric: the list is empty"
+    if source.metric == [] or source.label == []:
+        yield f"{'metric' if source.metric == [] else 'label'}: the list is empty"
     if source.metric is None and (source.where or source.label is not None or source.newest):
         yield "where, label and newest belong to a metric"
     if source.json is not None and not source.json.startswith("/"):

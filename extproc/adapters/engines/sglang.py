@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from extproc.adapters.engines.openai_models import Model
 
 PATHS = {"health": "/health", "models": "/v1/models", "metrics": "/metrics", "server": "/server_info"}
-_OLD_PATHS = PATHS | {"server": "/get_server_info"}  # before 0.5.6; later ones log a warning at every call
+_OLD_PATHS = PATHS | {"server": "/get_server_info"}  # newer servers log a warning at every call
 
 _RUNNING = "sglang:num_running_reqs"
 _WAITING = "sglang:num_queue_reqs"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -111,6 +113,12 @@ JSON_PAGES = [(name, page) for name, told in pages.PAGES.items() for page in tol
 def test_every_engine_is_covered_here() -> None:
     """A new engine joins these tests by its pages and by what they say."""
     assert set(ENGINES) == set(pages.PAGES) == set(EXPECTED)
+
+
+def test_the_docs_list_every_engine() -> None:
+    """The first table of the page, one engine a row."""
+    page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([a-z-]+)` \|", page.split("## ", maxsplit=1)[0], re.MULTILINE) == list(ENGINES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
