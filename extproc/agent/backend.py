@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -12,7 +14,21 @@ import msgspec
 from extproc.adapters.engines.known import ENGINES
 from extproc.core.events import fault
 from extproc.core.model import Capability, Instance, Lifecycle
+from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_COUNTS = (
+    "gpus",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "expert_parallel",
+    "nodes",
+    "max_num_seqs",
+)
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,15 +40,38 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cluster: str = "pool"
     engine: str = "vllm"
     hardware: str = ""
+    model: str = ""  # that it loads, for the time before it lists any
+    storage: str = ""  # label of where its weights are loaded from: nvme, s3 …
+    gpus: int | None = None
+    interconnect: str = ""
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int | None = None  # what the engine tells if left out
+    expert_parallel: int = 1
+    nodes: int = 1
+    precision: str = ""  # what the engine tells if left out
     zone: str = ""
-    max_num_seqs: int | None = None
+    price_per_hour: float | None = None
+    tags: dict[str, str] = {}
+    max_num_seqs: int | None = None  # told by the engine, or learned, if left out
     capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
 
     @property
     def name(self) -> str:
         """Return the id it is published under."""
-        return self.id or urlsplit(self.url).netloc.rpartition("@")[2].strip("[").replace("]", "")
+        if self.id:
+            return self.id
+        name = urlsplit(self.url).netloc.rpartition("@")[2].strip("[").replace("]", "")
+        return f"0{name}" if name.startswith(":") else name  # a name begins with a letter or digit: 0::1 is ::1
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether it runs on the agent's own machine, as far as its URL says."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     def page(self, path: str) -> str:
         """Return the URL of one of the engine's pages; a path in the backend's own URL is kept."""
@@ -53,7 +92,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
-def check(backends: list[Backend]) -> None:
+def check(backends: Sequence[Backend]) -> None:
     """Raise ConfigError, naming the backend, if a list of backends cannot be published."""
     seen: set[str] = set()
     for backend in backends:
@@ -66,13 +105,35 @@ def check(backends: list[Backend]) -> None:
             raise ConfigError(f"backend {backend.url!r} is not a URL such as http://127.0.0.1:8000")
         if backend.engine not in ENGINES:
             raise ConfigError(f"backend {backend.name}: engine {backend.engine!r} is not one of {', '.join(ENGINES)}")
-        if why := fault(_sample(backend)):
+        if why := fault(_sample(backend)) or _fault_in_numbers(backend):
             raise ConfigError(f"backend {backend.url}: {why}")
         if backend.name in seen:
             raise ConfigError(f"two backends have the id {backend.name!r}: name them apart with `id`")
         seen.add(backend.name)
     if not backends:
         raise ConfigError("no backend is given: use --backend URL or --backends FILE")
+
+
+def unknown_hardware(backends: Iterable[Backend]) -> list[str]:
+    """Return one line for each hardware label that no profile is known for, naming those that are."""
+    labels = dict.fromkeys(backend.hardware for backend in backends if backend.hardware)
+    known = ", ".join(KNOWN_HARDWARE)
+    return [
+        f"hardware {label!r} has no profile, so its speed is guessed until it is learned; known: {known}"
+        for label in labels
+        if label not in KNOWN_HARDWARE
+    ]
+
+
+def _fault_in_numbers(backend: Backend) -> str:
+    for name in _COUNTS:
+        value = getattr(backend, name)
+        if value is not None and value < 1:
+            return f"{name} must be at least 1, not {value}"
+    price = backend.price_per_hour
+    if price is not None and not 0 <= price < math.inf:
+        return f"price_per_hour must be 0 or more, not {price}"
+    return ""
 
 
 def _port(parts: SplitResult) -> int:

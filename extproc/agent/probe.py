@@ -63,4 +63,6 @@ def _sight(answers: Mapping[str, Answer | Failure], reading: Reading) -> tuple[S
         return Sight.SILENT, f"models: {models}"
     if models.status != 200:
         return Sight.NO_MODEL, f"models: HTTP {models.status}"
-    return (Sight.SERVING, "") if reading.models else (Sight.NO_MODEL, "models: none listed")
+    if not reading.models:
+        return Sight.NO_MODEL, "models: none listed"
+    return (Sight.ASLEEP if reading.asleep else Sight.SERVING), ""

@@ -8,50 +8,118 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.registry import DEFAULT_URL, Registry
-from extproc.agent.agent import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, run_agent
-from extproc.agent.backend import Backend, check
+from extproc.agent.agent import run_agent
+from extproc.agent.backend import Backend
+from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
+from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.core.events import DEFAULT_TTL_S
+from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
 
-HELP = "Publish the state of one backend, or of a list of backends, to Redis."
-EXAMPLE = "extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware h100_sxm --tensor-parallel 2"
+if TYPE_CHECKING:
+    from extproc.agent.sources import Source
+
+HELP = "Publish the state of one backend, or of many, to Redis."
+EXAMPLE = """extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware h100_sxm --tensor-parallel 2
+  extproc agent --backends backends.yaml
+  extproc agent --backends-dns http://vllm.models.svc:8000 --hardware h100_sxm"""
+
+_FOR_ONE = ("id", "address")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    source = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_argument_group("backends (one of these)")
+    source = where.add_mutually_exclusive_group(required=True)
     source.add_argument("--backend", action="append", metavar="URL", help="an engine's URL; may be repeated")
     source.add_argument(
         "--backends",
         type=Path,
         metavar="FILE.yaml",
-        help="a list of backends, each with url and any of: id, address, cluster, engine, hardware, "
-        "tensor_parallel, zone, max_num_seqs, capabilities",
+        help="a list of backends, each with url and any of the facts below; read again when it changes, or on SIGHUP",
     )
-    parser.add_argument("--id", default="", help="name of the one backend (default: its host:port)")
-    parser.add_argument(
-        "--address", default="", metavar="IP:PORT", help="where Envoy reaches the one backend, if not by its URL"
+    source.add_argument(
+        "--backends-dns", metavar="URL", help="every A and AAAA record of the URL's host is a backend, at its port"
     )
-    parser.add_argument("--cluster", default="pool", help="Envoy cluster that holds it (default: %(default)s)")
-    parser.add_argument("--engine", default="vllm", choices=sorted(ENGINES), help="default: %(default)s")
-    parser.add_argument("--hardware", default="", help="GPU type as in the profile table, such as h100_sxm")
-    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share a layer")
-    parser.add_argument("--zone", default="", help="zone it runs in")
-    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="the engine's own batch limit")
+    where.add_argument(
+        "--dns-period-s",
+        type=float,
+        default=DNS_PERIOD_S,
+        metavar="S",
+        help="between two look-ups of that name (default: %(default)s)",
+    )
+    _add_facts(parser)
     add_registry_arguments(parser)
-    parser.add_argument("--period-s", type=_seconds, default=DEFAULT_PERIOD_S, help="default: %(default)s")
-    parser.add_argument("--ttl-s", type=_seconds, default=DEFAULT_TTL_S, help="life of a record (default: %(default)s)")
-    parser.add_argument(
+    _add_pace(parser)
+
+
+def _add_facts(parser: argparse.ArgumentParser) -> None:
+    """Flags named like the keys of a file's entries; a flag that is not given is not in the namespace at all."""
+    group = parser.add_argument_group("facts about the backends (for all those that do not state their own)")
+
+    def add(flag: str, text: str, **more: Any) -> None:
+        group.add_argument(flag, default=argparse.SUPPRESS, help=text, **more)
+
+    add("--id", "name of the one backend (default: its host:port)")
+    add("--address", "where Envoy reaches the one backend, if not by its URL", metavar="IP:PORT")
+    add("--cluster", "Envoy cluster that holds it (default: pool)")
+    add("--engine", "default: vllm", choices=sorted(ENGINES))
+    add("--hardware", f"GPU type as in the profile table: {', '.join(KNOWN_HARDWARE)}", metavar="GPU")
+    add("--gpus", "GPUs in all", type=int, metavar="N")
+    add("--interconnect", "between its GPUs: nvlink, pcie, ib …", metavar="NAME")
+    add("--tensor-parallel", "GPUs that share a layer", type=int, metavar="N")
+    add("--pipeline-parallel", "stages", type=int, metavar="N")
+    add("--data-parallel", "replicas behind the URL (default: what the engine tells)", type=int, metavar="N")
+    add("--expert-parallel", "GPUs that the experts are spread over", type=int, metavar="N")
+    add("--nodes", "machines it spans", type=int, metavar="N")
+    add("--precision", "of the weights (default: what the engine tells)", metavar="NAME")
+    add("--zone", "zone it runs in")
+    add("--price-per-hour", "of the whole instance, in your currency", type=float, metavar="X")
+    add("--tag", "a label of your own; may be repeated", action="append", metavar="KEY=VALUE", dest="tags")
+    add("--max-num-seqs", "the engine's own batch limit (default: told or learned)", type=int, metavar="N")
+    add("--model", "model that it loads, to expect its start's end while it lists none", metavar="NAME")
+    add("--storage", "where its weights come from, such as nvme or s3: starts are learned apart", metavar="NAME")
+
+
+def _add_pace(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--period-s", type=float, default=DEFAULT_PERIOD_S, metavar="S", help="between two looks (default: %(default)s)"
+    )
+    add("--min-period-s", type=float, metavar="S", help="while load changes or it is not ready (default: half of it)")
+    add("--max-period-s", type=float, metavar="S", help="while it is idle (default: twice as long)")
+    add("--ttl-s", type=float, default=DEFAULT_TTL_S, metavar="S", help="life of a record (default: %(default)s)")
+    add(
+        "--drain-on-stop",
+        action=argparse.BooleanOptionalAction,
+        help="on SIGTERM publish Draining until idle, then Stopped; else leave the last record for the next agent "
+        "(default: on for a single --backend, off for several)",
+    )
+    add(
         "--grace-s",
         type=float,
         default=DEFAULT_GRACE_S,
+        metavar="S",
         help="longest time to drain after SIGTERM (default: %(default)s)",
+    )
+    add(
+        "--host-pressure",
+        action=argparse.BooleanOptionalAction,
+        help="publish this machine's CPU, memory, I/O and network pressure, as that of all the backends "
+        "(default: on for a single --backend on a loopback address)",
+    )
+    add(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        dest="state_file",
+        help="keep here how long starts took (default: nowhere)",
     )
 
 
@@ -67,54 +135,60 @@ def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish until SIGTERM or SIGINT, then drain."""
-    backends = _backends(args)
-    check(backends)
-    if args.ttl_s <= args.period_s:
-        raise ConfigError("--ttl-s must be longer than --period-s, or records run out between two publishes")
+    """Publish until SIGTERM or SIGINT, then drain or not."""
+    facts = _facts(args)
+    single = _single(args, facts)
+    local = single is not None and single.is_local
+    settings = AgentSettings(
+        period_s=args.period_s,
+        min_period_s=args.min_period_s,
+        max_period_s=args.max_period_s,
+        ttl_s=args.ttl_s,
+        grace_s=args.grace_s,
+        drain_on_stop=single is not None if args.drain_on_stop is None else args.drain_on_stop,
+        host_pressure=local if args.host_pressure is None else args.host_pressure,
+        state_file=args.state_file,
+    )
+    source = _source(args, facts)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    uvloop.run(_run(backends, args))
+    uvloop.run(_run(source, settings, args))
     return 0
 
 
-async def _run(backends: list[Backend], args: argparse.Namespace) -> None:
-    stopping = asyncio.Event()
+async def _run(source: Source, settings: AgentSettings, args: argparse.Namespace) -> None:
+    stopping, read_again = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, read_again.set)
     async with Registry(args.redis_url, args.fleet) as registry:
-        await run_agent(
-            backends,
-            registry,
-            stopping,
-            period_s=args.period_s,
-            ttl_s=args.ttl_s,
-            grace_s=args.grace_s,
-        )
+        await run_agent(source, registry, stopping, settings, read_again=read_again)
 
 
-def _backends(args: argparse.Namespace) -> list[Backend]:
-    if args.backends is not None:
-        return yaml_files.load(args.backends, list[Backend])
-    if len(args.backend) > 1 and (args.id or args.address):
+def _facts(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the facts that flags give, by field of `Backend`."""
+    given_facts = {name: value for name, value in vars(args).items() if name in Backend.__struct_fields__}
+    if "tags" in given_facts:
+        pairs = [tag.partition("=") for tag in given_facts["tags"]]
+        if wrong := [f"{key}{sign}{value}" for key, sign, value in pairs if not key or not sign]:
+            raise ConfigError(f"--tag {wrong[0]!r} is not KEY=VALUE")
+        given_facts["tags"] = {key: value for key, _, value in pairs}
+    if (args.backend is None or len(args.backend) > 1) and any(name in given_facts for name in _FOR_ONE):
         raise ConfigError("--id and --address name one backend; give several in a file with --backends")
-    return [
-        Backend(
-            url=url,
-            id=args.id,
-            address=args.address,
-            cluster=args.cluster,
-            engine=args.engine,
-            hardware=args.hardware,
-            tensor_parallel=args.tensor_parallel,
-            zone=args.zone,
-            max_num_seqs=args.max_num_seqs,
-        )
-        for url in args.backend
-    ]
+    return given_facts
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
+def _single(args: argparse.Namespace, facts: dict[str, Any]) -> Backend | None:
+    if args.backend is None or len(args.backend) != 1:
+        return None
+    return Backend(url=args.backend[0], **facts)
+
+
+def _source(args: argparse.Namespace, facts: dict[str, Any]) -> Source:
+    if args.backends is not None:
+        return BackendsFile(args.backends, facts).source()
+    if args.backends_dns is not None:
+        if not 0 < args.dns_period_s < float("inf"):
+            raise ConfigError(f"--dns-period-s must be more than 0 seconds and finite, not {args.dns_period_s}")
+        return DnsName(args.backends_dns, facts, every_s=args.dns_period_s).source()
+    return given([Backend(url=url, **facts) for url in args.backend])

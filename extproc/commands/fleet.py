@@ -8,6 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from extproc.adapters.registry import Registry
 from extproc.commands.agent import add_registry_arguments
 from extproc.core.fleet import Fleet, Member
@@ -17,11 +19,14 @@ from extproc.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
+    from extproc.core.model import Host, Instance
+
 HELP = "Show the live fleet; drain, resume or remove an instance."
 EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"
 
-_HEAD = ("ID", "LIFECYCLE", "MODELS", "HARDWARE", "RUNNING", "WAITING", "KV", "AGE")
-_NUMBERS_FROM = _HEAD.index("RUNNING")  # these columns stand to the right
+_HEAD = ("ID", "LIFECYCLE", "MODELS", "HARDWARE", "RUNNING", "WAITING", "KV", "HOST", "PRICE/H", "AGE")
+_NUMBERS = ("RUNNING", "WAITING", "KV", "PRICE/H", "AGE")  # these columns stand to the right
+_OPTIONAL = ("HOST", "PRICE/H")  # shown if any instance tells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,27 +102,14 @@ def _as_json(fleet: Fleet) -> str:
 
 
 def _fields(member: Member, age_s: float) -> dict[str, Any]:
+    """Return everything that is known of an instance; its load stands beside the other facts."""
     instance = member.instance
+    fields = msgspec.structs.asdict(instance)
+    host = fields.pop("host")
     return {
-        "id": instance.id,
-        "lifecycle": instance.lifecycle,
-        "lifecycle_reason": instance.lifecycle_reason,
-        "incarnation": instance.incarnation,
-        "address": instance.address,
-        "cluster": instance.cluster,
-        "models": instance.models,
-        "engine": instance.engine,
-        "engine_version": instance.engine_version,
-        "hardware": instance.hardware,
-        "tensor_parallel": instance.tensor_parallel,
-        "zone": instance.zone,
-        "max_model_len_tokens": instance.max_model_len_tokens,
-        "block_size_tokens": instance.block_size_tokens,
-        "kv_blocks": instance.kv_blocks,
-        "max_num_seqs": instance.max_num_seqs,
-        "running": instance.load.running,
-        "waiting": instance.load.waiting,
-        "kv_usage": instance.load.kv_usage,
+        **fields,
+        **msgspec.structs.asdict(fields.pop("load")),
+        "host": None if host is None else msgspec.structs.asdict(host),
         "age_s": round(age_s, 3),
     }
 
@@ -126,29 +118,53 @@ def _as_table(fleet: Fleet, name: str) -> str:
     rows = [_HEAD, *(_row(member, fleet.age_s(member)) for member in _sorted(fleet))]
     if len(rows) == 1:
         return f"no instance is registered in fleet {name!r}; publish one with: extproc agent --backend URL"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_line(row, widths) for row in rows)
+    columns = [column for column in zip(*rows, strict=True) if column[0] not in _OPTIONAL or any(column[1:])]
+    return "\n".join(map(_line, zip(*map(_padded, columns), strict=True)))
 
 
 def _row(member: Member, age_s: float) -> tuple[str, ...]:
     instance, load = member.instance, member.instance.load
-    reason = f" ({instance.lifecycle_reason})" if instance.lifecycle_reason else ""
-    parallel = f" x{instance.tensor_parallel}" if instance.tensor_parallel > 1 else ""
+    limit = "" if instance.max_num_seqs is None else f"/{instance.max_num_seqs}"
     return (
         instance.id,
-        instance.lifecycle + reason,
+        _lifecycle(instance),
         ", ".join(instance.models) or "-",
-        (instance.hardware or "-") + parallel,
-        "-" if load.running is None else str(load.running),
+        _hardware(instance),
+        "-" if load.running is None else f"{load.running}{limit}",
         "-" if load.waiting is None else str(load.waiting),
         "-" if load.kv_usage is None else f"{load.kv_usage:.0%}",
+        _host(instance.host),
+        "" if instance.price_per_hour is None else f"{instance.price_per_hour:g}",
         f"{age_s:.1f} s",
     )
 
 
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    cells = [
-        cell.rjust(width) if column >= _NUMBERS_FROM else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
+def _lifecycle(instance: Instance) -> str:
+    """Return the lifecycle, how far a start has come, and the reason."""
+    progress = "" if instance.loading_progress is None else f" {instance.loading_progress:.0%}"
+    ready = "" if instance.ready_in_s is None else f", ready in {instance.ready_in_s:.0f} s"
+    reason = f" ({instance.lifecycle_reason})" if instance.lifecycle_reason else ""
+    return f"{instance.lifecycle}{progress}{ready}{reason}"
+
+
+def _hardware(instance: Instance) -> str:
+    gpus = instance.gpus or instance.tensor_parallel * instance.pipeline_parallel * instance.data_parallel
+    precision = f" {instance.precision}" if instance.precision else ""
+    return (instance.hardware or "-") + (f" x{gpus}" if gpus > 1 else "") + precision
+
+
+def _host(host: Host | None) -> str:
+    """Return the pressures that are known, the shares of time in which tasks had to wait."""
+    if host is None:
+        return ""
+    shares = (("cpu", host.cpu_pressure), ("mem", host.memory_pressure), ("io", host.io_pressure))
+    return " ".join(f"{name} {share:.0%}" for name, share in shares if share is not None)
+
+
+def _padded(column: tuple[str, ...]) -> list[str]:
+    width = max(map(len, column))
+    return [(cell or "-").rjust(width) if column[0] in _NUMBERS else (cell or "-").ljust(width) for cell in column]
+
+
+def _line(cells: tuple[str, ...]) -> str:
     return "  ".join(cells).rstrip()

@@ -44,6 +44,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How pressed the machine under an instance is; `None` means unknown.
+
+    Pressures are shares of the last 10 s in which some task had to wait for the resource, 0 to 1.
+    """
+
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    io_pressure: float | None = None
+    network_bytes_s: float | None = None  # received and sent, all real interfaces together
+
+
 class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One inference instance as its agent publishes it: an engine process on a set of GPUs.
 
@@ -70,6 +82,23 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_num_seqs: int | None = None  # requests in one batch at the most
     load: Load = Load()
     age_s: float = 0.0  # how old `load` was when the record was published
+    work_done: float | None = None  # a count that only grows in one incarnation: tells a restart
+    asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
+    loading_progress: float | None = None  # of a start, 0 to 1
+    ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
+    loras: tuple[str, ...] = ()  # adapters it answers to
+    loras_active: tuple[str, ...] = ()  # those that requests use now
+    max_loras: int | None = None  # adapters in one batch at the most
+    gpus: int | None = None
+    interconnect: str = ""  # between its GPUs: nvlink, pcie, ib …
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: int = 1
+    nodes: int = 1  # machines it spans
+    price_per_hour: float | None = None  # of the whole instance, in the operator's currency
+    precision: str = ""  # of the weights, such as fp8
+    tags: dict[str, str] = {}
+    host: Host | None = None  # told by an agent on the same machine
 
     @property
     def key(self) -> str:

@@ -67,6 +67,8 @@ _FITTED: dict[tuple[str, str, int], tuple[float, float, float, float, float, flo
     (_QWEN_8B, "l40s", 1): (17.077, 0.058555, 3.4391e-06, 22.346, 0.038325, 0.00021495),
 }
 
+KNOWN_HARDWARE = tuple(sorted({hardware for _, hardware, _ in _FITTED}))
+
 # What is assumed of hardware that nobody has measured: an 8B model on an A100.
 _UNKNOWN = _FITTED[_LLAMA_8B, "a100_sxm", 1]
 

@@ -16,6 +16,8 @@ import pytest
 from extproc.adapters.registry import Registry
 from extproc.agent.agent import run_agent
 from extproc.agent.backend import Backend, check
+from extproc.agent.settings import AgentSettings
+from extproc.agent.sources import given
 from extproc.cli import main
 from extproc.core.fleet import Fleet
 from extproc.core.model import Instance, Lifecycle, Load
@@ -64,17 +66,16 @@ class Seen:
 
 @asynccontextmanager
 async def running_agent(
-    server: RedisServer, *backends: Backend, grace_s: float = LONG_S, ttl_s: float = 10.0
+    server: RedisServer, *backends: Backend, grace_s: float = LONG_S
 ) -> AsyncIterator[tuple[Seen, asyncio.Event]]:
     """An agent and a watcher; leaving ends the agent as SIGTERM would, and waits for it."""
+    settings = AgentSettings(period_s=PERIOD_S, grace_s=grace_s)
     seen, stopping = Seen(), asyncio.Event()
     async with Registry(server.url) as registry, Registry(server.url) as watched:
         watcher = asyncio.create_task(
             watched.watch(seen.fleet, lambda change: seen.history.extend(m.instance for m in change.reported))
         )
-        agent = asyncio.create_task(
-            run_agent(backends, registry, stopping, period_s=PERIOD_S, ttl_s=ttl_s, grace_s=grace_s)
-        )
+        agent = asyncio.create_task(run_agent(given(backends), registry, stopping, settings))
         try:
             yield seen, stopping
         finally:
