@@ -6,11 +6,16 @@ average and the free memory stand in for it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from extproc.core.model import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _UNREAL = ("lo", "veth", "docker", "br-", "cni", "cali", "flannel", "virbr", "tun", "tap", "dummy", "kube-")
 _KEPT_S = 0.4  # a reading serves all backends of this machine for so long
@@ -64,8 +69,9 @@ def network_bytes(net_dev: str) -> int | None:
 class HostReader:
     """Reads this machine's pressure. `proc` is where /proc is mounted."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
+        self._clock = clock
         self._counted: tuple[float, int] | None = None  # when, and how many bytes
         self._last: tuple[float, Host] | None = None
 
@@ -74,7 +80,7 @@ class HostReader:
 
         The network's rate is that since the reading before, so the first one has none.
         """
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._last is None or now_s - self._last[0] >= _KEPT_S:
             self._last = (now_s, self._read(now_s))
         return self._last[1]
@@ -104,6 +110,7 @@ class HostReader:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None

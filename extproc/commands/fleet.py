@@ -105,10 +105,10 @@ def _fields(member: Member, age_s: float) -> dict[str, Any]:
     """Return everything that is known of an instance; its load stands beside the other facts."""
     instance = member.instance
     fields = msgspec.structs.asdict(instance)
-    host = fields.pop("host")
+    load, host = fields.pop("load"), fields.pop("host")
     return {
         **fields,
-        **msgspec.structs.asdict(fields.pop("load")),
+        **msgspec.structs.asdict(load),
         "host": None if host is None else msgspec.structs.asdict(host),
         "age_s": round(age_s, 3),
     }

@@ -19,7 +19,9 @@ class ScriptedBackend:
         self.health = 200
         self.models = ["tiny"]
         self.running: int | None = 0
-        self.started = 1000.0
+        self.waiting = 0
+        self.started: float | None = 1000.0  # None: it does not tell
+        self.work_done: int | None = None
         self.stalled: set[str] = set()  # paths that get no answer
         self.broken: set[str] = set()  # paths that answer rubbish
         self.probes = 0
@@ -65,8 +67,11 @@ class ScriptedBackend:
         return web.Response(status=404)
 
     def _metrics(self) -> str:
-        page = f"process_start_time_seconds {self.started}\n"
+        page = "" if self.started is None else f"process_start_time_seconds {self.started}\n"
+        if self.work_done is not None:
+            page += f'vllm:generation_tokens_total{{engine="0"}} {self.work_done}\n'
         if self.running is not None:
             page += f'vllm:num_requests_running{{engine="0"}} {self.running}\n'
-            page += 'vllm:num_requests_waiting{engine="0"} 0\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+            page += f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}\n'
+            page += 'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
         return page
