@@ -3,91 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from extproc.adapters.registry import Registry
-from extproc.agent.agent import run_agent
 from extproc.agent.backend import Backend, check
-from extproc.agent.settings import AgentSettings
-from extproc.agent.sources import given
-from extproc.cli import main
-from extproc.core.fleet import Fleet
 from extproc.core.model import Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from tests.agent.backends import ScriptedBackend
-from tests.redis_server import RedisServer, free_port
-
-PERIOD_S = 0.05
-LONG_S = 30.0  # never reached by a machine that works
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer("valkey", tmp_path) as started:
-        yield started
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[ScriptedBackend]:
-    made = ScriptedBackend()
-    yield made
-    await made.down()
-
-
-class Seen:
-    """What a router sees of the fleet while an agent runs."""
-
-    def __init__(self) -> None:
-        self.fleet = Fleet()
-        self.history: list[Instance] = []
-
-    def one(self) -> Instance | None:
-        """The only instance there is."""
-        members = self.fleet.members()
-        return members[0].instance if members else None
-
-    async def until(self, condition: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(LONG_S):
-            while (instance := self.one()) is None or not condition(instance):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        return instance
-
-    async def is_lifecycle(self, lifecycle: Lifecycle) -> Instance:
-        return await self.until(lambda instance: instance.lifecycle is lifecycle)
-
-
-@asynccontextmanager
-async def running_agent(
-    server: RedisServer, *backends: Backend, grace_s: float = LONG_S
-) -> AsyncIterator[tuple[Seen, asyncio.Event]]:
-    """An agent and a watcher; leaving ends the agent as SIGTERM would, and waits for it."""
-    settings = AgentSettings(period_s=PERIOD_S, grace_s=grace_s)
-    seen, stopping = Seen(), asyncio.Event()
-    async with Registry(server.url) as registry, Registry(server.url) as watched:
-        watcher = asyncio.create_task(
-            watched.watch(seen.fleet, lambda change: seen.history.extend(m.instance for m in change.reported))
-        )
-        agent = asyncio.create_task(run_agent(given(backends), registry, stopping, settings))
-        try:
-            yield seen, stopping
-        finally:
-            stopping.set()
-            await asyncio.wait_for(agent, LONG_S)
-            watcher.cancel()
+from tests.agent.harness import LONG_S, running_agent
+from tests.redis_server import RedisServer
 
 
 async def test_all_that_is_known_of_a_backend_is_published(server: RedisServer, backend: ScriptedBackend) -> None:
     backend.running = 3
     described = Backend(url=backend.url, id="gpu-0", cluster="blue", hardware="h100_sxm", tensor_parallel=2, zone="z")
-    async with backend, running_agent(server, described, grace_s=0) as (seen, _):
+    async with backend, running_agent(server, described) as (seen, _):
         instance = await seen.is_lifecycle(Lifecycle.READY)
     assert instance == Instance(
         id="gpu-0",
@@ -111,7 +41,7 @@ async def test_a_backend_goes_from_starting_over_loading_to_ready(
     server: RedisServer, backend: ScriptedBackend
 ) -> None:
     backend.health, backend.models = 503, []
-    async with running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.is_lifecycle(Lifecycle.STARTING)
         await backend.up()
         loading = await seen.is_lifecycle(Lifecycle.LOADING)
@@ -127,7 +57,7 @@ async def test_a_backend_goes_from_starting_over_loading_to_ready(
 async def test_a_backend_that_dies_is_unhealthy_and_comes_back_as_another_incarnation(
     server: RedisServer, backend: ScriptedBackend
 ) -> None:
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.is_lifecycle(Lifecycle.READY)
         await backend.down()
         dead = await seen.is_lifecycle(Lifecycle.UNHEALTHY)
@@ -139,7 +69,7 @@ async def test_a_backend_that_dies_is_unhealthy_and_comes_back_as_another_incarn
 
 
 async def test_a_restart_between_two_probes_is_a_new_incarnation(server: RedisServer, backend: ScriptedBackend) -> None:
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.until(lambda instance: instance.incarnation == "1000.00")
         backend.started = 2000.0
         await seen.until(lambda instance: instance.incarnation == "2000.00")
@@ -150,7 +80,7 @@ async def test_metrics_that_do_not_come_make_the_load_old_and_never_zero(
     server: RedisServer, backend: ScriptedBackend
 ) -> None:
     backend.running = 7
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.until(lambda instance: instance.load.running == 7)
         backend.stalled.add("/metrics")
         old = await seen.until(lambda instance: instance.age_s > 0.5)
@@ -164,7 +94,7 @@ async def test_metrics_that_do_not_come_make_the_load_old_and_never_zero(
 async def test_metrics_without_the_load_are_unknown_and_the_backend_stays_ready(
     server: RedisServer, backend: ScriptedBackend, how: str
 ) -> None:
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.until(lambda instance: instance.load.running == 0)
         if how == "absent":
             backend.running = None
@@ -178,7 +108,7 @@ async def test_metrics_without_the_load_are_unknown_and_the_backend_stays_ready(
 async def test_a_stalled_backend_is_unhealthy_only_after_three_probes(
     server: RedisServer, backend: ScriptedBackend
 ) -> None:
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.is_lifecycle(Lifecycle.READY)
         before = backend.probes
         backend.stalled.add("/health")
@@ -193,7 +123,7 @@ async def test_one_backend_that_stalls_does_not_hold_up_another(server: RedisSer
     backend.stalled |= {"/health", "/metrics", "/v1/models", "/version"}
     async with ScriptedBackend() as other, backend:
         described = (Backend(url=backend.url, id="slow"), Backend(url=other.url, id="fast"))
-        async with running_agent(server, *described, grace_s=0) as (seen, _):
+        async with running_agent(server, *described) as (seen, _):
             async with asyncio.timeout(LONG_S):
                 while sum(instance.id == "fast" for instance in seen.history) < 10:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -203,7 +133,7 @@ async def test_one_backend_that_stalls_does_not_hold_up_another(server: RedisSer
 async def test_a_registry_that_goes_and_comes_is_published_to_again(
     server: RedisServer, backend: ScriptedBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with backend, running_agent(server, Backend(url=backend.url), grace_s=0) as (seen, _):
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
         await seen.is_lifecycle(Lifecycle.READY)
         server.stop()
         before = backend.probes
@@ -219,7 +149,7 @@ async def test_a_registry_that_goes_and_comes_is_published_to_again(
 
 async def test_a_stopped_agent_drains_until_its_backend_is_idle(server: RedisServer, backend: ScriptedBackend) -> None:
     backend.running = 2
-    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, stopping):
+    async with backend, running_agent(server, Backend(url=backend.url), grace_s=LONG_S) as (seen, stopping):
         await seen.is_lifecycle(Lifecycle.READY)
         stopping.set()
         draining = await seen.is_lifecycle(Lifecycle.DRAINING)
@@ -236,66 +166,6 @@ async def test_draining_ends_with_the_grace_time(server: RedisServer, backend: S
         stopping.set()
         await seen.is_lifecycle(Lifecycle.STOPPED)
         assert backend.running == 2
-
-
-async def test_the_command_publishes_until_sigterm_and_the_fleet_command_shows_it(
-    server: RedisServer, backend: ScriptedBackend, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [sys.executable, "-m", "extproc", "agent", "--backend", backend.url, "--id", "gpu-0"]
-    command += ["--period-s", "0.1"]
-    environment = os.environ | {"EXTPROC_REDIS_URL": server.url}
-    async with backend:
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:  # noqa: ASYNC220
-            try:
-                async with Registry(server.url) as registry, asyncio.timeout(LONG_S):
-                    while not any(r.instance.models for r in (await registry.state()).records):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                where = ["--redis-url", server.url]
-                assert await asyncio.to_thread(main, ["fleet", "drain", "gpu-0", *where]) == 0
-                assert await asyncio.to_thread(main, ["fleet", *where]) == 0
-                shown = capsys.readouterr().out
-                assert "gpu-0  Draining (ordered by the operator)  tiny" in shown
-                assert await asyncio.to_thread(main, ["fleet", "drain", "nobody", *where]) == 1
-                assert "no instance 'nobody'" in capsys.readouterr().err
-                process.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(process.wait, LONG_S) == 0
-                assert await asyncio.to_thread(main, ["fleet", "--json", *where]) == 0
-                assert '"lifecycle": "Stopped"' in capsys.readouterr().out
-            finally:
-                process.kill()
-
-
-def test_a_fleet_that_cannot_be_reached_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fleet", "--redis-url", f"redis://127.0.0.1:{free_port()}/0"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "cannot reach Redis" in error
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("- {url: 'http://x:1', hardwar: h100}", "unknown field `hardwar`"),
-        ("- {id: a}", "missing required field `url`"),
-        ("- {url: [}", "is not YAML"),
-        ("{}", "Expected `array`"),
-        ("[]", "no backend is given"),
-        ("- {url: 'x:1'}", "is not a URL"),
-        ("- {url: 'http://x:1', id: 'a b'}", "is not a name"),
-        ("- {url: 'http://x:1', address: 'x:1'}", "is not ip:port"),
-        ("- {url: 'http://x:1', engine: foo}", "engine 'foo' is not one of"),
-        ("- {url: 'http://x:1'}\n- {url: 'http://x:1'}", "two backends have the id"),
-    ],
-)
-def test_a_wrong_list_of_backends_is_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
-) -> None:
-    file = tmp_path / "backends.yaml"
-    file.write_text(text)
-    assert main(["agent", "--backends", str(file)]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
 
 
 async def test_a_host_name_becomes_an_address_for_envoy() -> None:
