@@ -6,12 +6,12 @@ import asyncio
 import ipaddress
 import math
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from extproc.adapters.engines.known import ENGINES
+from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.core.events import fault
 from extproc.core.model import Capability, Instance, Lifecycle
 from extproc.core.profile import KNOWN_HARDWARE
@@ -19,6 +19,8 @@ from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from extproc.adapters.engines.reading import Engine
 
 _COUNTS = (
     "gpus",
@@ -38,7 +40,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     id: str = ""  # host:port of the URL if left out
     address: str = ""  # ip:port that Envoy connects to; that of the URL if left out
     cluster: str = "pool"
-    engine: str = "vllm"
+    engine: str | dict[str, Any] = "vllm"  # the name of one that is built in, or a mapping
     hardware: str = ""
     model: str = ""  # that it loads, for the time before it lists any
     storage: str = ""  # label of where its weights are loaded from: nvme, s3 …
@@ -73,6 +75,14 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         except ValueError:
             return host == "localhost"
 
+    def reader(self) -> Engine:
+        """Return what reads its pages. Raises ConfigError if there is no such engine or the mapping is wrong."""
+        if not isinstance(self.engine, str):
+            return engine_from(self.engine)
+        if self.engine not in ENGINES:
+            raise ConfigError(f"backend {self.name}: engine {self.engine!r} is not one of {', '.join(ENGINES)}")
+        return ENGINES[self.engine]
+
     def page(self, path: str) -> str:
         """Return the URL of one of the engine's pages; a path in the backend's own URL is kept."""
         return self.url.rstrip("/") + path
@@ -103,8 +113,7 @@ def check(backends: Sequence[Backend]) -> None:
             usable = False
         if not usable:
             raise ConfigError(f"backend {backend.url!r} is not a URL such as http://127.0.0.1:8000")
-        if backend.engine not in ENGINES:
-            raise ConfigError(f"backend {backend.name}: engine {backend.engine!r} is not one of {', '.join(ENGINES)}")
+        backend.reader()
         if why := fault(_sample(backend)) or _fault_in_numbers(backend):
             raise ConfigError(f"backend {backend.url}: {why}")
         if backend.name in seen:

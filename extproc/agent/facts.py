@@ -55,6 +55,7 @@ def merge(facts: Reading, reading: Reading, *, load_told: bool) -> Reading:
 class Moment:
     """What belongs to one publication, beside the operator's word and the engine's."""
 
+    engine: str  # its name
     address: str
     age_s: float  # of the load
     learned_max_num_seqs: int | None = None
@@ -73,7 +74,7 @@ def record(backend: Backend, facts: Reading, standing: Standing, moment: Moment)
         models=facts.models,
         lifecycle=standing.lifecycle,
         lifecycle_reason=standing.reason,
-        engine=backend.engine,
+        engine=moment.engine,
         engine_version=facts.version,
         hardware=backend.hardware,
         tensor_parallel=backend.tensor_parallel,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.engines.reading import Reading
 from extproc.agent.batch_limit import BatchLimit
 from extproc.agent.cold_starts import ColdStarts, Kind, Start, outlook
@@ -63,7 +62,7 @@ class Publisher:
     def __init__(self, backend: Backend, around: Surroundings) -> None:
         self.backend = backend  # may be set to one with the same URL, engine and id
         self._around = around
-        self._engine = ENGINES[backend.engine]
+        self._engine = backend.reader()
         self._tracker = LifecycleTracker(born=f"seen-{time.time():.2f}")
         self._pace = Pace(around.settings.periods)
         self._limit = BatchLimit()
@@ -183,6 +182,7 @@ class Publisher:
         elapsed_s = self._start.elapsed_s(time.time())
         progress, ready_in_s = outlook(around.starts, self._kind(), elapsed_s)
         moment = Moment(
+            engine=self._engine.name,
             address=self._address,
             age_s=0.0 if self._load_at_s is None else round(time.monotonic() - self._load_at_s, 3),
             learned_max_num_seqs=self._limit.limit,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.registry import DEFAULT_URL, Registry
 from extproc.agent.agent import run_agent
@@ -69,7 +70,11 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--id", "name of the one backend (default: its host:port)")
     add("--address", "where Envoy reaches the one backend, if not by its URL", metavar="IP:PORT")
     add("--cluster", "Envoy cluster that holds it (default: pool)")
-    add("--engine", "default: vllm", choices=sorted(ENGINES))
+    engine = group.add_mutually_exclusive_group()
+    engine.add_argument("--engine", default=argparse.SUPPRESS, choices=sorted(ENGINES), help="default: vllm")
+    engine.add_argument(
+        "--engine-file", type=Path, metavar="FILE.yaml", help="how to read an engine that is not built in: a mapping"
+    )
     add("--hardware", f"GPU type as in the profile table: {', '.join(KNOWN_HARDWARE)}", metavar="GPU")
     add("--gpus", "GPUs in all", type=int, metavar="N")
     add("--interconnect", "between its GPUs: nvlink, pcie, ib …", metavar="NAME")
@@ -168,6 +173,8 @@ async def _run(source: Source, settings: AgentSettings, args: argparse.Namespace
 def _facts(args: argparse.Namespace) -> dict[str, Any]:
     """Return the facts that flags give, by field of `Backend`."""
     given_facts = {name: value for name, value in vars(args).items() if name in Backend.__struct_fields__}
+    if args.engine_file is not None:
+        given_facts["engine"] = yaml_files.load(args.engine_file, dict[str, Any])
     if "tags" in given_facts:
         pairs = [tag.partition("=") for tag in given_facts["tags"]]
         if wrong := [f"{key}{sign}{value}" for key, sign, value in pairs if not key or not sign]:

@@ -22,13 +22,13 @@ from tests.redis_server import RedisServer
 from tests.sim import engines
 
 STANDING = Standing(Lifecycle.READY, "", "t1")
-MOMENT = Moment(address="127.0.0.1:1", age_s=0.0)
+MOMENT = Moment(engine="vllm", address="127.0.0.1:1", age_s=0.0)
 
 
 def test_what_the_operator_says_goes_before_what_the_engine_tells() -> None:
     """And that before what was learned."""
     told = Reading(precision="fp8", ranks=4, max_num_seqs=64)
-    learned = Moment(address="127.0.0.1:1", age_s=0.0, learned_max_num_seqs=9)
+    learned = Moment(engine="vllm", address="127.0.0.1:1", age_s=0.0, learned_max_num_seqs=9)
     said = Backend(url="http://x:1", precision="bf16", data_parallel=2, max_num_seqs=128)
     unsaid = Backend(url="http://x:1")
     for backend, facts, expected in (
@@ -146,3 +146,23 @@ async def test_a_second_start_tells_how_far_it_is_and_when_it_will_be_ready(
             assert len(progress) > 1
     kinds = {(line.get("model", ""), line["hardware"], line["storage"]) for line in json.loads(state.read_text())}
     assert kinds == {(engines.MODEL, "l40s", "nvme"), ("", "l40s", "nvme")}
+
+
+async def test_an_engine_that_the_operator_maps_is_read_and_published_under_its_name(
+    server: RedisServer, backend: ScriptedBackend
+) -> None:
+    """With what its mapping finds, and nothing else."""
+    mapping = {
+        "name": "mine",
+        "pages": {"health": "/health", "models": "/v1/models", "metrics": "/metrics"},
+        "fields": {
+            "models": {"page": "models", "json": "/data/*/id"},
+            "running": {"metric": "vllm:num_requests_running"},
+            "precision": {"value": "fp8"},
+        },
+    }
+    backend.running = 3
+    async with backend, running_agent(server, Backend(url=backend.url, engine=mapping)) as (seen, _):
+        instance = await seen.is_lifecycle(Lifecycle.READY)
+    assert (instance.engine, instance.models, instance.precision) == ("mine", ("tiny",), "fp8")
+    assert instance.load == Load(running=3)
