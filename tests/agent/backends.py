@@ -20,6 +20,7 @@ class ScriptedBackend:
         self.models = ["tiny"]
         self.running: int | None = 0
         self.waiting = 0
+        self.asleep: bool | None = None  # None: it does not tell
         self.started: float | None = 1000.0  # None: it does not tell
         self.work_done: int | None = None
         self.stalled: set[str] = set()  # paths that get no answer
@@ -68,6 +69,8 @@ class ScriptedBackend:
 
     def _metrics(self) -> str:
         page = "" if self.started is None else f"process_start_time_seconds {self.started}\n"
+        if self.asleep is not None:
+            page += f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {int(not self.asleep)}\n'
         if self.work_done is not None:
             page += f'vllm:generation_tokens_total{{engine="0"}} {self.work_done}\n'
         if self.running is not None:

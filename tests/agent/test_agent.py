@@ -76,6 +76,22 @@ async def test_a_restart_between_two_probes_is_a_new_incarnation(server: RedisSe
         assert {instance.lifecycle for instance in seen.history} == {Lifecycle.READY}
 
 
+async def test_an_engine_that_is_put_to_sleep_takes_nothing_until_it_is_woken(
+    server: RedisServer, backend: ScriptedBackend
+) -> None:
+    """It counts as loading, without an end in sight, and what it had cached is gone."""
+    backend.asleep = False
+    async with backend, running_agent(server, Backend(url=backend.url)) as (seen, _):
+        awake = await seen.is_lifecycle(Lifecycle.READY)
+        backend.asleep = True
+        asleep = await seen.is_lifecycle(Lifecycle.LOADING)
+        assert (asleep.asleep, asleep.ready_in_s, asleep.models) == (True, None, ("tiny",))
+        assert asleep.lifecycle_reason == "asleep: serves nothing until it is woken"
+        backend.asleep = False
+        woken = await seen.is_lifecycle(Lifecycle.READY)
+    assert (awake.incarnation, woken.incarnation) == ("1000.00", "1000.00.1")
+
+
 async def test_metrics_that_do_not_come_make_the_load_old_and_never_zero(
     server: RedisServer, backend: ScriptedBackend
 ) -> None:

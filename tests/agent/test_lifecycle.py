@@ -108,6 +108,7 @@ def test_falling_asleep_ends_the_incarnation_and_waking_does_not() -> None:
 
 
 def test_a_sleeping_engine_says_so() -> None:
+    """What a person can do about it is part of the reason."""
     tracker = LifecycleTracker("born")
     assert tracker.observe(ASLEEP).reason == "asleep: serves nothing until it is woken"
 
@@ -149,6 +150,7 @@ def left(incarnation: str, lifecycle: Lifecycle = R, work_done: float | None = N
 def test_a_restarted_agent_goes_on_with_the_incarnation_of_the_same_process(
     last: Instance, probes: list[Probe], expected: str
 ) -> None:
+    """Ledger and prefixes belong to it, and a restart of the agent is none of the engine."""
     tracker = LifecycleTracker("born")
     tracker.recall(last)
     for probe in probes:
@@ -158,12 +160,14 @@ def test_a_restarted_agent_goes_on_with_the_incarnation_of_the_same_process(
 
 @pytest.mark.parametrize("probe", [SILENT, ILL, NO_MODEL])
 def test_the_first_failed_probe_of_a_restarted_agent_does_not_flap_a_ready_instance(probe: Probe) -> None:
+    """Three in a row do, as they would have without the restart."""
     tracker = LifecycleTracker("born")
     tracker.recall(left("seen-1"))
     assert [tracker.observe(probe).lifecycle for _ in range(3)] == [R, R, U]
 
 
 def test_a_draining_record_was_its_agents_doing_and_not_its_own() -> None:
+    """The next agent lets it serve again."""
     tracker = LifecycleTracker("born")
     tracker.recall(left("seen-1", Lifecycle.DRAINING))
     assert tracker.observe(SERVING).lifecycle is R
