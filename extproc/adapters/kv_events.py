@@ -24,7 +24,7 @@ from extproc.core.kv_fold import KvFold
 from extproc.core.kv_sequence import Frame, KvSequence
 from extproc.errors import ConfigError
 
-# What Python's own monitor tells when the other side is there (again), whether it or we connected.
+# The monitor's event for "the other side is there (again)", whichever side connected.
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE_S = 1.0  # how long `KvFold.resync` may wait for its delta while the engine says nothing
 _MAX_FRAMES_AT_ONCE = 256
@@ -37,11 +37,13 @@ OnDelta = Callable[[KvDelta], Awaitable[None]]
 class KvEventsSettings:
     """Where an engine's KV events are, for its rank 0."""
 
-    endpoint: str  # such as tcp://10.0.0.1:5557; with `*` in the place of the address we bind and engines connect
+    endpoint: str  # such as tcp://10.0.0.1:5557
+    bind: bool = False  # the engine connects to us; so it is too where the endpoint has a `*` for its address
     replay_endpoint: str | None = None  # without it, lost frames cost the index of that rank
     topic: str = ""  # beginning of the topics to listen to
     ranks: int = 1  # data-parallel ranks of the instance
     batch_s: float = 0.02  # how long events are gathered before they are told
+    check_s: float = 10.0  # silence after which the replay endpoint is asked whether that is all
     replay_timeout_s: float = 5.0  # silence after which a replay counts as failed
     max_queued_frames: int = 20_000  # beyond, frames are lost (and asked for again)
 
@@ -81,7 +83,7 @@ async def follow(settings: KvEventsSettings, fold: KvFold, on_delta: OnDelta) ->
         async with asyncio.TaskGroup() as ranks:
             for rank in range(settings.ranks):
                 ranks.create_task(_Listener(context, settings, fold, rank).run(tell))
-    except* ConfigError as group:
+    except ExceptionGroup as group:  # ranks fail alike, and the first one ended the others
         raise group.exceptions[0] from None
     finally:
         context.destroy(linger=0)
@@ -97,6 +99,7 @@ class _Listener:
         self._endpoint = rank_endpoint(settings.endpoint, rank)
         self._replay_endpoint = rank_endpoint(replay, rank) if replay else None
         self._sequence = KvSequence(fold, rank, can_replay=replay is not None)
+        self._topic: bytes | None = None
 
     async def run(self, tell: Callable[[], Awaitable[None]]) -> None:
         """Receive until cancelled, and call `tell` whenever something may have changed."""
@@ -113,10 +116,16 @@ class _Listener:
         try:
             self._open(socket)
             await tell()
+            clock = asyncio.get_running_loop().time
+            heard_s = clock()
             while True:
-                if await poller.poll(round(1000 * _IDLE_S)):
+                if await poller.poll(round(1000 * min(_IDLE_S, self._settings.check_s))):
                     await asyncio.sleep(self._settings.batch_s)
                     await self._receive(socket, monitor)
+                    heard_s = clock()
+                elif clock() - heard_s > self._settings.check_s:
+                    await self._catch_up(self._sequence.idle())
+                    heard_s = clock()
                 await tell()
         finally:
             socket.disable_monitor()
@@ -124,7 +133,7 @@ class _Listener:
 
     def _open(self, socket: zmq.asyncio.Socket) -> None:
         try:
-            if "*" in self._endpoint:
+            if self._settings.bind or "*" in self._endpoint:
                 socket.bind(self._endpoint)
             else:
                 socket.connect(self._endpoint)
@@ -142,6 +151,10 @@ class _Listener:
                 seq = read_seq(parts)
             except KvEventsError:
                 continue  # no publisher of KV events says that
+            if self._topic is None:
+                self._topic = parts[0]
+            if parts[0] != self._topic:
+                continue  # numbers count for each topic, and this listener follows one publisher
             try:
                 frame = read_frame(parts)
             except KvEventsError:
@@ -215,14 +228,20 @@ class KvPublisher:
 async def open_publisher(
     endpoint: str, replay_endpoint: str | None = None, *, topic: str = "", buffer_steps: int = 10_000
 ) -> AsyncIterator[KvPublisher]:
-    """A publisher inside the context: binds if `endpoint` has a `*`, else connects. Raises ConfigError."""
+    """A publisher inside the context. Raises ConfigError.
+
+    As vLLM's it binds to tcp://*:PORT and to ipc and inproc, and connects to any other address.
+    """
     context = zmq.asyncio.Context()
     pub = context.socket(zmq.PUB)
     publisher = KvPublisher(pub, topic, buffer_steps)
     answers: asyncio.Task[None] | None = None
     try:
         try:
-            pub.bind(endpoint) if "*" in endpoint else pub.connect(endpoint)
+            if "*" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
+                pub.bind(endpoint)
+            else:
+                pub.connect(endpoint)
             if replay_endpoint:
                 router = context.socket(zmq.ROUTER)
                 router.bind(replay_endpoint)

@@ -23,8 +23,9 @@ from extproc.core.kv_sequence import Frame
 SEQ_BYTES = 8
 END_OF_REPLAY = b"\xff" * SEQ_BYTES  # in the place of a number
 _HASH_MASK = (1 << 64) - 1  # as vLLM shortens its hashes when it publishes numbers
-# kv_cache_spec_kind of layers for which every block of a prefix counts; the others keep a window or a state.
-_WHOLE_PREFIX_KINDS = ("full", "mla")
+# kv_cache_spec_kind (KVCacheSpecKind in vllm/v1/kv_cache_interface.py) of layers for which every block of a prefix
+# counts; the others keep a window or a state.
+_WHOLE_PREFIX_KINDS = (None, "full_attention", "mla_attention", "sink_full_attention", "unknown")
 _FIELDS = {
     "BlockStored": (
         "block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx "
@@ -151,7 +152,7 @@ def _stored(raw: _Stored) -> Stored:
         cache_salt=cache_salt,
         plain_blocks=plain_blocks,
         group=raw.group_idx or 0,
-        whole_prefix=raw.kv_cache_spec_kind is None or raw.kv_cache_spec_kind.startswith(_WHOLE_PREFIX_KINDS),
+        whole_prefix=raw.kv_cache_spec_kind in _WHOLE_PREFIX_KINDS,
     )
 
 

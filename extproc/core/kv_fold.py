@@ -75,7 +75,8 @@ class KvFold:
         self._before: dict[int, int] = {}  # touched since the last `take`: copies then
         self._cleared = True  # nobody knows what routers hold from before
 
-    def __len__(self) -> int:
+    @property
+    def held_blocks(self) -> int:
         """Distinct blocks held."""
         return len(self._copies)
 

@@ -39,6 +39,7 @@ class KvSequence:
         self._last: Frame | None = None  # the last one taken in
         self._pending: Frame | None = None  # waits for a replay
         self._from_start = False  # the replay that was asked for is one of everything
+        self._only_checks = False  # nothing speaks for a loss: a replay that fails proves none
 
     def connected(self) -> int | None:
         """A connection came up: frames may have been missed, and the engine may be another."""
@@ -46,6 +47,12 @@ class KvSequence:
             return self._ask()
         self._reset()
         return None
+
+    def idle(self) -> int | None:
+        """Nothing came for a while: frames that were lost at the end show in no later number."""
+        start = self._ask() if self._can_replay else None
+        self._only_checks = start is not None
+        return start
 
     def live(self, frame: Frame) -> int | None:
         """Take in a frame that was published just now."""
@@ -85,6 +92,8 @@ class KvSequence:
 
         May ask for another replay: the one of everything, when the first shows that the engine is another.
         """
+        if frames is None and self._only_checks:
+            return None
         proven = self._proves(frames)
         if not proven:
             self._reset()
@@ -116,6 +125,7 @@ class KvSequence:
         self._take(pending)
 
     def _ask(self) -> int:
+        self._only_checks = False
         self._from_start = self._last is None
         return 0 if self._last is None else self._last.seq
 

@@ -44,7 +44,7 @@ def chain_seed(salt: str) -> int:
 
 
 def extend_chain(parent: int, token_ids: Sequence[int], block_size_tokens: int) -> tuple[int, ...]:
-    """Hashes of the full blocks of `token_ids` that follow the block whose hash is `parent`; raises as `token_chain`."""
+    """Hashes of the full blocks of `token_ids` that follow the block hashed `parent`; raises as `token_chain`."""
     return _extend(parent, array("I", token_ids).tobytes(), block_size_tokens * _TOKEN_BYTES)
 
 
