@@ -2,8 +2,8 @@
 
 An engine's rank publishes on a PUB socket and answers replay requests on a ROUTER socket: ("", number as 8 bytes) asks
 for all frames from that number on that it still has; each comes as ("", number, batch), and a number of all ones ends
-the answer. Rank n uses the ports of rank 0 plus n. Source: ZmqEventPublisher in vLLM's vllm/distributed/kv_events.py,
-which SGLang shares; TensorRT-LLM's answers have the topic before the number.
+the answer; vLLM from 0.26 on and TensorRT-LLM put the topic before the number. Rank n uses the ports of rank 0 plus n.
+Source: ZmqEventPublisher in vLLM's vllm/distributed/kv_events.py, which SGLang shares.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     extra_keys: list[Any] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    cache_salt: str | None = None  # SGLang
 
 
 class _Removed(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +127,8 @@ def _event(raw: object) -> Event | None:
 def _fields(raw: list[Any]) -> dict[str, Any]:
     """An event's array as a map."""
     fields = {}
+    if isinstance(raw[-1], dict):  # so SGLang tells a cache salt
+        *raw, fields = raw
     for name, value in zip(_FIELDS.get(raw[0], ()), raw[1:], strict=False):
         if value is not None and not isinstance(value, _OPTIONAL.get(name, object)):
             break
@@ -149,7 +152,7 @@ def _stored(raw: _Stored) -> Stored:
         block_size_tokens=raw.block_size,
         tier=_tier(raw.medium),
         adapter=raw.lora_name or (None if raw.lora_id else ""),
-        cache_salt=cache_salt,
+        cache_salt=raw.cache_salt or cache_salt,
         plain_blocks=plain_blocks,
         group=raw.group_idx or 0,
         whole_prefix=raw.kv_cache_spec_kind in _WHOLE_PREFIX_KINDS,

@@ -159,11 +159,17 @@ class KvFold:
 
     def _names(self, state: _Rank, event: Stored) -> Sequence[int]:
         """Our hashes of the event's leading blocks, as many as can be named."""
-        if not event.token_ids:
-            known = [state.name(engine_hash) for engine_hash in event.hashes]
-            return [block for block in known if block is not None] if None not in known else ()
+        names = self._names_by_tokens(state, event)
+        if names or event.adapter is None or event.cache_salt:
+            return names
+        # Lower tiers tell hashes without tokens, or tokens in larger pieces: there these are copies of known blocks.
+        known = [state.name(engine_hash) for engine_hash in event.hashes]
+        return () if None in known else [block for block in known if block is not None]
+
+    def _names_by_tokens(self, state: _Rank, event: Stored) -> Sequence[int]:
         size = event.block_size_tokens
-        self.block_size_tokens = self.block_size_tokens or size
+        if not self.block_size_tokens and event.tier is KvTier.GPU:
+            self.block_size_tokens = size
         if size != self.block_size_tokens or len(event.token_ids) != size * len(event.hashes):
             return ()
         if event.parent is not None:
@@ -182,7 +188,10 @@ class KvFold:
     def _add(self, state: _Rank, tier: KvTier, engine_hash: int, block: int) -> None:
         held = state.tiers[tier]
         if engine_hash in held:
-            state.add_copy(tier, engine_hash)
+            if held[engine_hash] == block:
+                state.add_copy(tier, engine_hash)
+            else:
+                self.unplaced_blocks += 1  # the engine calls two things by one name; the first is taken to be meant
         elif block not in self._copies and len(self._copies) >= self.max_blocks:
             self.surplus_blocks += 1
         else:
@@ -213,14 +222,15 @@ class KvFold:
 class _Rank:
     """One rank's names: engine hash -> our hash for each tier, and of some blocks that left."""
 
-    __slots__ = ("_evicted", "_more_copies", "tiers")
+    __slots__ = ("_evicted", "_more_copies", "_tells_each_copy", "tiers")
 
     def __init__(self) -> None:
+        self._tells_each_copy = False
         self.forget()
 
     def forget(self) -> None:
         self.tiers: tuple[dict[int, int], ...] = ({}, {}, {})
-        # An engine may compute the same block twice at once and then holds, and evicts, each copy for itself.
+        # An engine may compute the same block twice at once and then holds each copy for itself.
         self._more_copies: dict[tuple[KvTier, int], int] = {}
         # An engine's hash tells its content, so a name stays true when the block is gone. A child may be stored after
         # its parent left: the request that computes it held a copy of its own.
@@ -239,22 +249,33 @@ class _Rank:
         self._more_copies[tier, engine_hash] = self._more_copies.get((tier, engine_hash), 0) + 1
 
     def remove(self, tier: KvTier, engine_hash: int, left: int | None) -> int | None:
-        """Take a copy away, or all but `left`; gives our hash if that was the tier's last one, else None."""
+        """Take a copy away, or all but `left`; gives our hash if the tier cannot be said to have one any more."""
         held = self.tiers[tier]
-        if engine_hash not in held:
-            return None
         more = self._more_copies.pop((tier, engine_hash), 0)
-        if left is None:
+        if engine_hash not in held:
+            # Told again, though not stored again: this engine tells the end of each copy. Others tell the last one's
+            # only, so until this is seen the first removal is taken for the last.
+            self._tells_each_copy |= more > 0
+            return None
+        if left is None and more and not self._tells_each_copy:
+            self._remember(tier, engine_hash, more)
+            left = 0
+        elif left is None:
             left = more
         if left:
-            if left > 1:
-                self._more_copies[tier, engine_hash] = left - 1
+            self._remember(tier, engine_hash, left - 1)
             return None
         block = held.pop(engine_hash)
         self._evicted[engine_hash] = block
         if len(self._evicted) > _MAX_EVICTED:
             self._evicted.popitem(last=False)
         return block
+
+    def _remember(self, tier: KvTier, engine_hash: int, copies: int) -> None:
+        if copies:
+            if len(self._more_copies) >= _MAX_EVICTED:
+                self._more_copies.clear()  # short of copies, blocks are forgotten early, never late
+            self._more_copies[tier, engine_hash] = copies
 
 
 def _nearest(copies: int) -> KvTier | None:

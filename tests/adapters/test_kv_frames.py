@@ -96,6 +96,7 @@ STORED = {"type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": No
         ({"lora_name": "sql", "extra_keys": [["sql"], ["sql"]]}, {"adapter": "sql"}),
         ({"lora_name": "sql", "extra_keys": [["sql", "salt"], ["sql"]]}, {"adapter": "sql", "cache_salt": "salt"}),
         ({"extra_keys": [["salt"], None]}, {"cache_salt": "salt"}),
+        ({"cache_salt": "salt"}, {"cache_salt": "salt"}),  # SGLang
         ({"extra_keys": [None, ["image"]]}, {"plain_blocks": 1}),
         ({"extra_keys": [[["image", 3]], None]}, {"plain_blocks": 0}),
         ({"extra_keys": [["image", "salt"], None]}, {"plain_blocks": 0}),
@@ -131,6 +132,18 @@ def test_the_fields_of_a_stored_block_mean_what_engines_mean(fields: dict[str, A
         (
             ["BlockStored", [1], 9, [5, 6], 2, None],
             Stored(hashes=(1,), parent=9, token_ids=(5, 6), block_size_tokens=2, plain_blocks=1),
+        ),
+        (
+            ["BlockStored", [1], 9, [5, 6], 2, None, "CPU", {"cache_salt": "s"}],
+            Stored(
+                hashes=(1,),
+                parent=9,
+                token_ids=(5, 6),
+                block_size_tokens=2,
+                tier=KvTier.CPU,
+                cache_salt="s",
+                plain_blocks=1,
+            ),
         ),
     ],
 )

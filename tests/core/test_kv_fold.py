@@ -36,8 +36,13 @@ def held(fold: KvFold) -> set[int]:
         ([stored(ABC, start=2)], []),  # the parent was never seen
         ([stored(AB, start=1), stored(ABC, start=2)], []),  # nor are descendants placed
         ([stored(A), removed(D)], [A]),  # removal of what was never held
-        ([stored(A), stored(A), removed(A)], [A]),  # computed twice, one copy evicted
+        ([stored(A), stored(A), removed(A)], []),  # computed twice: the removal may be the last one's
         ([stored(A), stored(A), removed(A), removed(A)], []),
+        ([stored(A), stored(A), removed(A), stored(A)], [A]),
+        ([*[stored(A)] * 2, *[removed(A)] * 2, *[stored(D)] * 3, *[removed(D)] * 2], [D]),  # each copy's end is told
+        ([*[stored(A)] * 2, *[removed(A)] * 2, *[stored(D)] * 3, *[removed(D)] * 3], []),
+        ([removed(A), removed(A), stored(D), stored(D), removed(D)], []),  # never known: proves nothing
+        ([stored(A), stored(A), removed(A, copies_left=(1,))], [A]),
         ([stored(A), stored(A), removed(A, copies_left=(0,))], []),  # the engine knows better
         ([stored(A), removed(A, copies_left=(1,))], [A]),
     ],
@@ -184,6 +189,24 @@ def test_resync_tells_everything_anew() -> None:
     old.apply(delta)
     new.apply(delta)
     assert set(old.tiers) == set(new.tiers) == names(A, AB)
+
+
+def test_one_engine_hash_for_two_contents_never_makes_one_pass_for_the_other() -> None:
+    """SGLang did not mix the cache salt into its hashes: the second of the two is not known."""
+    salted = stored(A, cache_salt="s")
+    fold = folded(stored(A), salted)
+    assert (held(fold), fold.unplaced_blocks) == (names(A), 1)
+    assert held(folded(salted, stored(A))) == names(A, cache_salt="s")
+
+
+def test_offloaded_copies_told_in_larger_pieces_are_known_by_their_hashes() -> None:
+    """Then neither the size nor the tokens fit, but the GPU had told the same hashes before."""
+    piece = stored(AB, tier=KvTier.CPU, block_size_tokens=2 * BLOCK, parent=None)
+    fold, router = KvFold(MODEL), Router()
+    fold.apply(0, [piece, stored(AB), piece, removed(A, AB)])
+    assert router.follow(fold) == names(A, AB)
+    assert set(router.tiers.values()) == {KvTier.CPU}
+    assert fold.block_size_tokens == BLOCK
 
 
 def test_blocks_of_another_size_are_not_mixed_in() -> None:
