@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from zmq.utils.monitor import parse_monitor_message
 from extproc.adapters.kv_frames import END_OF_REPLAY, SEQ_BYTES, KvEventsError, read_frame, read_seq
 from extproc.core.kv_delta import KvDelta
 from extproc.core.kv_fold import KvFold
-from extproc.core.kv_sequence import Frame, KvSequence
+from extproc.core.kv_sequence import KvSequence
 from extproc.errors import ConfigError
 
 # The monitor's event for "the other side is there (again)", whichever side connected.
@@ -164,26 +165,30 @@ class _Listener:
 
     async def _catch_up(self, start: int | None) -> None:
         while start is not None:
-            start = self._sequence.replayed(await self._replay(start))
+            start = self._sequence.replay_ended(complete=await self._replay(start))
 
-    async def _replay(self, start: int) -> list[Frame] | None:
-        """Ask for all frames from `start` on; None if the answer does not come to its end."""
+    async def _replay(self, start: int) -> bool:
+        """Ask for all frames from `start` on and take them in; False if the answer does not come to its end."""
         if self._replay_endpoint is None:
-            return None
-        frames: list[Frame] = []
+            return False
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.connect(self._replay_endpoint)
             await socket.send_multipart((b"", start.to_bytes(SEQ_BYTES, "big")))
-            while True:
+            for count in itertools.count(1):
                 async with asyncio.timeout(self._settings.replay_timeout_s):
                     parts = await socket.recv_multipart()
                 if len(parts) >= 2 and parts[-2] == END_OF_REPLAY:
-                    return frames
+                    break
                 with contextlib.suppress(KvEventsError):  # the sequence sees that one is missing
-                    frames.append(read_frame(parts))
+                    if not self._sequence.replay(read_frame(parts)):
+                        break
+                if not count % _MAX_FRAMES_AT_ONCE:
+                    await asyncio.sleep(0)  # what has arrived is received without a pause; others want to live too
         except (TimeoutError, zmq.ZMQError):
-            return None
+            return False
+        else:
+            return True
         finally:
             socket.close(linger=0)
 

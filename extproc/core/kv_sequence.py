@@ -6,9 +6,6 @@ appear that the engine does not hold. So whatever cannot be proven to follow is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import msgspec
 
 from extproc.core.kv_fold import Event, KvFold
@@ -26,8 +23,9 @@ class Frame(msgspec.Struct, frozen=True):
 class KvSequence:
     """Feeds one publisher's (one rank's) frames to a fold. Methods return the number to ask a replay from, or None.
 
-    When a number is returned, ask the replay endpoint for all frames from there on, and hand the answer to `replayed`
-    before anything else. Without a replay endpoint None is all they return, and a gap costs the rank's whole index.
+    When a number is returned, ask the replay endpoint for all frames from there on, hand them to `replay` one by one,
+    and then call `replay_ended`, before anything else. Without a replay endpoint None is all that is returned, and a
+    gap costs the rank's whole index.
     """
 
     def __init__(self, fold: KvFold, rank: int, *, can_replay: bool) -> None:
@@ -39,6 +37,7 @@ class KvSequence:
         self._last: Frame | None = None  # the last one taken in
         self._pending: Frame | None = None  # waits for a replay
         self._from_start = False  # the replay that was asked for is one of everything
+        self._unproven = False  # nothing of its answer has been taken in
         self._only_checks = False  # nothing speaks for a loss: a replay that fails proves none
 
     def connected(self) -> int | None:
@@ -87,33 +86,37 @@ class KvSequence:
         self._reset()
         self._last = Frame(seq, ts, (), -1)
 
-    def replayed(self, frames: Sequence[Frame] | None) -> int | None:
-        """Take in the answer to a request for a replay, None if none came; frames that are unreadable are left out.
+    def replay(self, frame: Frame) -> bool:
+        """Take in the next frame of a replay's answer; False if the rest of the answer is of no use.
 
-        May ask for another replay: the one of everything, when the first shows that the engine is another.
+        Frames that cannot be read are left out. An answer begins with the last frame taken in: that it comes back the
+        same proves that the engine is the same, and that nothing after it was overwritten.
         """
-        if frames is None and self._only_checks:
-            return None
-        proven = self._proves(frames)
-        if not proven:
+        last = self._last
+        if self._unproven:
+            if last is not None and (frame.seq, frame.digest) == (last.seq, last.digest):
+                self._unproven = False
+                return True
             self._reset()
-            if frames is not None and not self._from_start:
+            if not self._from_start:
+                return False
+            self._unproven = False
+        elif last is not None and frame.seq != last.seq + 1:
+            self._reset()
+        self._take(frame)
+        return True
+
+    def replay_ended(self, *, complete: bool) -> int | None:
+        """The answer came to its end or its use, or (not `complete`) broke off.
+
+        May ask for another replay: the one of everything, when this one showed that the engine is another.
+        """
+        if self._unproven and (complete or not self._only_checks):
+            self._reset()
+            if complete and not self._from_start:
                 return self._ask()
-        frames = frames or ()
-        begin = _after_last_gap(frames)
-        if proven and begin:
-            self._reset()
-        for frame in frames[begin or proven :]:
-            self._take(frame)
         self._take_pending()
         return None
-
-    def _proves(self, frames: Sequence[Frame] | None) -> bool:
-        """Whether a replay begins with the last frame taken in: the same engine, and nothing overwritten since."""
-        last = self._last
-        if not frames or last is None:
-            return False
-        return (frames[0].seq, frames[0].digest) == (last.seq, last.digest)
 
     def _take_pending(self) -> None:
         pending, self._pending = self._pending, None
@@ -125,7 +128,7 @@ class KvSequence:
         self._take(pending)
 
     def _ask(self) -> int:
-        self._only_checks = False
+        self._unproven, self._only_checks = True, False
         self._from_start = self._last is None
         return 0 if self._last is None else self._last.seq
 
@@ -138,9 +141,3 @@ class KvSequence:
             self.resets += 1
         self._fold.clear(self._rank)
         self._last = None
-
-
-def _after_last_gap(frames: Sequence[Frame]) -> int:
-    """Index from which on the frames follow each other without a gap up to the end."""
-    gaps = [index for index, (one, next_) in enumerate(pairwise(frames), 1) if next_.seq != one.seq + 1]
-    return gaps[-1] if gaps else 0

@@ -14,7 +14,7 @@ from extproc.core.kv_delta import KvTier
 from extproc.core.kv_fold import Cleared, Event, KvFold, Removed, Stored
 from extproc.core.kv_sequence import Frame, KvSequence
 from tests.adapters.kv_recording import MODEL, as_arrays, held_after_each, parts, payloads
-from tests.core.kv_parts import Router
+from tests.core.kv_parts import Router, answer
 
 RECORDED = payloads()
 TRUTH = held_after_each(RECORDED)
@@ -64,7 +64,7 @@ def test_recorded_frames_that_are_lost_doubled_and_late_never_add_a_block_and_a_
         blind_sequence.live(FRAMES[seq])
         start = sequence.live(FRAMES[seq])
         while start is not None:
-            start = sequence.replayed(FRAMES[start : newest + 1])
+            start = answer(sequence, FRAMES[start : newest + 1])
         assert {b for b in TRUTH[newest] if fold.tier(b) is None} == set()
         assert fold.held_blocks == len(TRUTH[newest])
     assert Router().follow(blind) <= TRUTH[newest]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from extproc.core.kv_delta import KvDelta, KvTier
 from extproc.core.kv_fold import Cleared, Event, KvFold, Removed, Stored
 from extproc.core.kv_sequence import Frame, KvSequence
@@ -63,6 +65,12 @@ class Router:
         return set(self.tiers)
 
 
+def answer(sequence: KvSequence, frames: Iterable[Frame] | None) -> int | None:
+    """Hand a replay's answer to a sequence, None for one that did not come."""
+    all(sequence.replay(frame) for frame in frames or ())
+    return sequence.replay_ended(complete=frames is not None)
+
+
 class Engine:
     """A cache without a limit whose frames lie in a replay buffer; `paths` is the truth."""
 
@@ -70,6 +78,7 @@ class Engine:
         self.paths: set[tuple[int, ...]] = set()
         self.buffer: list[Frame] = []
         self.buffer_frames = buffer_frames
+        self.break_off: int | None = None  # how many frames the next answer has before it breaks off
         self._seed = 0
         self._seq = 0
         self._clock = 0.0
@@ -108,7 +117,12 @@ class Engine:
     def catch_up(self, sequence: KvSequence, start: int | None) -> None:
         """Answer a sequence until it is content."""
         while start is not None:
-            start = sequence.replayed(self.replay(start))
+            frames, self.break_off, cut = self.replay(start), None, self.break_off
+            if cut is None:
+                start = answer(sequence, frames)
+            else:
+                all(sequence.replay(frame) for frame in frames[:cut])
+                start = sequence.replay_ended(complete=False)
 
     def _publish(self, event: Event | None) -> Frame:
         self._clock += 1.0

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from extproc.core.kv_fold import KvFold
 from extproc.core.kv_sequence import Frame, KvSequence
-from tests.core.kv_parts import MODEL, Engine, Router, names
+from tests.core.kv_parts import MODEL, Engine, Router, answer, names
 
 PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
 ACTIONS = st.one_of(
     st.tuples(st.just("store"), PATHS),
-    st.tuples(st.sampled_from(["evict", "lose", "twice", "late"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["evict", "lose", "twice", "late", "silence"]), st.integers(0, 3)),
     st.tuples(st.sampled_from(["clear", "restart"]), st.just(0)),
 )
 
@@ -38,6 +38,9 @@ class Wire:
             self.lost, self.late = 0, []
             engine.catch_up(self.sequence, self.sequence.connected())
             return False
+        if action == "silence":
+            engine.catch_up(self.sequence, self.sequence.idle())
+            return bool(engine.buffer)
         if action == "lose":
             self.lost += int(str(value))
             return False
@@ -68,14 +71,19 @@ def test_with_a_replay_buffer_that_reaches_far_enough_every_frame_that_arrives_m
             assert wire.router.follow(wire.fold) == names(*wire.engine.paths)
 
 
-@given(st.lists(ACTIONS, max_size=40), st.sampled_from([None, 0, 1, 3]))
+BREAKS = st.tuples(st.just("break"), st.integers(0, 5))
+
+
+@given(st.lists(ACTIONS | BREAKS, max_size=40), st.sampled_from([0, 1, 3, 1000]))
 def test_without_one_what_is_known_is_a_part_of_what_is_held(
-    actions: list[tuple[str, object]], buffer_frames: int | None
+    actions: list[tuple[str, object]], buffer_frames: int
 ) -> None:
     """Known fault C2: a loss that cannot be mended empties the index, and it is right from then on."""
     wire = Wire(Engine(buffer_frames or 1), can_replay=bool(buffer_frames))
     for action, value in actions:
-        if wire.act(action, value):
+        if action == "break":
+            wire.engine.break_off = int(str(value))
+        elif wire.act(action, value) and action != "silence":
             assert wire.router.follow(wire.fold) <= names(*wire.engine.paths)
 
 
@@ -105,13 +113,13 @@ def test_a_gap_is_asked_for_from_the_last_frame_on_and_filled() -> None:
     for frame in sent[:5]:
         sequence.live(frame)
     assert sequence.live(sent[10]) == 4
-    assert sequence.replayed(engine.replay(4)) is None
+    assert answer(sequence, engine.replay(4)) is None
     assert Router().follow(fold) == names(*engine.paths)
     assert (sequence.gaps, sequence.resets) == (1, 0)
 
 
-@pytest.mark.parametrize("answer", [None, []], ids=["silent", "empty"])
-def test_a_replay_that_fails_costs_the_index_and_nothing_more(answer: list[Frame] | None) -> None:
+@pytest.mark.parametrize("given_answer", [None, []], ids=["silent", "empty"])
+def test_a_replay_that_fails_costs_the_index_and_nothing_more(given_answer: list[Frame] | None) -> None:
     """The frame that showed the gap is kept, and following goes on from it."""
     _, sent = frames(12)
     fold = KvFold(MODEL)
@@ -119,7 +127,7 @@ def test_a_replay_that_fails_costs_the_index_and_nothing_more(answer: list[Frame
     sequence.live(sent[0])
     start = sequence.live(sent[10])
     while start is not None:
-        start = sequence.replayed(answer)
+        start = answer(sequence, given_answer)
     assert sequence.live(sent[11]) is None
     assert Router().follow(fold) == names((10,), (11,))
 
@@ -167,7 +175,7 @@ def test_joining_late_starts_with_a_replay_of_everything() -> None:
     fold = KvFold(MODEL)
     sequence = KvSequence(fold, 0, can_replay=True)
     assert sequence.connected() == 0
-    assert sequence.replayed(engine.replay(0)) is None
+    assert answer(sequence, engine.replay(0)) is None
     assert Router().follow(fold) == names(*engine.paths)
     assert (sequence.gaps, sequence.resets) == (0, 0)
 
@@ -190,7 +198,7 @@ def test_a_gap_inside_a_replay_keeps_what_follows_it() -> None:
     sequence = KvSequence(fold, 0, can_replay=True)
     sequence.live(sent[0])
     assert sequence.live(sent[7]) == 0
-    assert sequence.replayed([frame for frame in engine.replay(0) if frame.seq != 4]) is None
+    assert answer(sequence, [frame for frame in engine.replay(0) if frame.seq != 4]) is None
     assert Router().follow(fold) == names((5,), (6,), (7,))
 
 
@@ -202,7 +210,7 @@ def test_frames_lost_at_the_end_are_found_by_asking_in_silence() -> None:
     for frame in sent[:5]:
         sequence.live(frame)
     assert sequence.idle() == 4
-    assert sequence.replayed(None) is None
+    assert answer(sequence, None) is None
     assert router.follow(fold) == names(*((n,) for n in range(5)))
     engine.catch_up(sequence, sequence.idle())
     assert router.follow(fold) == names(*engine.paths)
