@@ -72,7 +72,7 @@ class KvFold:
         self._ranks: dict[int, _Rank] = {}
         self._group: int | None = None
         self._copies: dict[int, int] = {}  # our hash -> copies in all ranks, a sum of `_COPY`
-        self._before: dict[int, int] = {}  # touched since the last `take`: copies then
+        self._before: dict[int, int] = {}  # touched since the last `take`: copies then; all blocks if `_cleared`
         self._cleared = True  # nobody knows what routers hold from before
 
     @property
@@ -197,7 +197,7 @@ class KvFold:
         else:
             held[engine_hash] = block
             copies = self._copies.get(block, 0)
-            self._before.setdefault(block, 0 if self._cleared else copies)
+            self._before.setdefault(block, copies)
             self._copies[block] = copies + _COPY[tier]
 
     def _remove(self, state: _Rank, event: Removed) -> None:
@@ -212,7 +212,7 @@ class KvFold:
 
     def _drop(self, block: int, tier: KvTier) -> None:
         copies = self._copies[block]
-        self._before.setdefault(block, 0 if self._cleared else copies)
+        self._before.setdefault(block, copies)
         if copies == _COPY[tier]:
             del self._copies[block]
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -180,9 +180,33 @@ async def followed(place: Path, router: Router, **settings: Any) -> AsyncIterato
     listen = KvEventsSettings(endpoint=kv_events.endpoint, replay_endpoint=kv_events.replay_endpoint, batch_s=0.0)
     async with running(kv_events=kv_events, **settings) as engine:
         task = asyncio.create_task(follow(listen, KvFold(MODEL), apply))
-        yield engine
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        try:
+            yield engine
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class Witness(KvEventLog):
+    """Stands before an engine's log and keeps the routers' names of the blocks that the engine holds."""
+
+    def __init__(self, log: KvEventLog) -> None:
+        super().__init__(BLOCK)
+        self.log = log
+        self.names: dict[int, int] = {}
+
+    def stored(self, chain: Sequence[int], index: int) -> None:
+        assert isinstance(chain, TokenChain)
+        self.names[chain[index]] = token_chain(tokenizer.to_ids(chain.tokens), prefix_salt(MODEL), BLOCK)[index]
+        self.log.stored(chain, index)
+
+    def removed(self, block: int) -> None:
+        del self.names[block]
+        self.log.removed(block)
+
+    def cleared(self) -> None:
+        self.names.clear()
+        self.log.cleared()
 
 
 async def test_over_its_sockets_a_router_predicts_what_the_usage_reports(tmp_path: Path) -> None:
@@ -192,6 +216,8 @@ async def test_over_its_sockets_a_router_predicts_what_the_usage_reports(tmp_pat
     talks: list[list[dict[str, str]]] = [[] for _ in range(4)]
     async with followed(tmp_path, router, kv_blocks=120, speed=500.0) as engine:
         pool = engine.server.scheduler.pool
+        assert pool.log is not None
+        pool.log = witness = Witness(pool.log)
         hits = 0
         for number in range(60):
             talk = draw.choice(talks)
@@ -200,7 +226,7 @@ async def test_over_its_sockets_a_router_predicts_what_the_usage_reports(tmp_pat
                 del talk[1:]
             if number == 40:
                 await engine.http.post(f"{engine.url}/reset_prefix_cache")
-            await until(lambda: len(router.tiers) == pool.cached_blocks)  # the listener has heard of all so far
+            await until(lambda: set(router.tiers) == set(witness.names.values()))  # the listener has heard of all
             _, told = await engine.post("/tokenize", {"model": MODEL, "messages": talk})
             chain = token_chain(told["tokens"], prefix_salt(MODEL), BLOCK)[: (told["count"] - 1) // BLOCK]
             predicted = next((i for i, block in enumerate(chain) if block not in router.tiers), len(chain))
