@@ -8,7 +8,7 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from extproc.sim.engine_config import EngineConfig
+from extproc.sim.engine_config import EngineConfig, KvEventsConfig
 
 if TYPE_CHECKING:
     from extproc.sim.engine_server import EngineServer
@@ -77,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="mean length of answers to requests without max_tokens (default: %(default)s)",
     )
+    add(
+        "--kv-events-config",
+        default="",
+        metavar="JSON",
+        help="publish KV events as vLLM does, with its keys: endpoint, replay_endpoint, topic, buffer_steps",
+    )
+    add("--kv-events-arrays", action="store_true", help="publish them in the form of vLLM before 0.30 and SGLang")
     add("--seed", type=int, default=0, help="seed of answers and their lengths (default: %(default)s)")
 
 
@@ -100,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         grace_s=args.grace_s,
         mean_output_tokens=args.mean_output_tokens,
         seed=args.seed,
+        kv_events=KvEventsConfig.parse(args.kv_events_config, arrays=args.kv_events_arrays),
     )
     import uvloop
 

@@ -9,7 +9,7 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.model import Caller, Prompt, Request, RequestClass
 from extproc.core.output_lengths import AnswerKind, Expected
-from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, token_chain
+from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
 from extproc.core.tokens import Estimate, ExactCount
 
 LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
@@ -73,7 +73,7 @@ def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, .
 
     The salt holds what engines never share, or what the operator would not want to be shared.
     """
-    salt = "\0".join((prompt.model, tenant, prompt.cache_salt))
+    salt = prefix_salt(prompt.model, tenant, prompt.cache_salt)
     if prompt.token_ids:
         try:
             blocks = token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)

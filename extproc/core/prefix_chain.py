@@ -26,14 +26,36 @@ def byte_chain(pieces: Iterable[bytes], salt: str, block_bytes: int = BLOCK_BYTE
 
 def token_chain(token_ids: Sequence[int], salt: str, block_size_tokens: int) -> tuple[int, ...]:
     """The same over blocks of token ids. Raises OverflowError for ids that are negative or beyond 32 bits."""
-    return _chain(array("I", token_ids).tobytes(), salt, block_size_tokens * _TOKEN_BYTES)
+    return extend_chain(chain_seed(salt), token_ids, block_size_tokens)
+
+
+def prefix_salt(model: str, tenant: str = "", cache_salt: str = "") -> str:
+    """What keeps equal prompts apart: router and agent salt with this one function, or their chains never meet.
+
+    `model` is the name that requests ask for; a LoRA adapter has a name of its own. An engine shares blocks between
+    tenants unless a cache salt parts them, so a chain that shall meet the engine's own blocks names no tenant.
+    """
+    return "\0".join((model, tenant, cache_salt))
+
+
+def chain_seed(salt: str) -> int:
+    """What stands in the place of the hash before a chain's first block."""
+    return xxhash.xxh3_64_intdigest(salt.encode("utf-8", "replace"))
+
+
+def extend_chain(parent: int, token_ids: Sequence[int], block_size_tokens: int) -> tuple[int, ...]:
+    """Hashes of the full blocks of `token_ids` that follow the block hashed `parent`; raises as `token_chain`."""
+    return _extend(parent, array("I", token_ids).tobytes(), block_size_tokens * _TOKEN_BYTES)
 
 
 def _chain(prompt: bytes, salt: str, block_bytes: int) -> tuple[int, ...]:
+    return _extend(chain_seed(salt), prompt, block_bytes)
+
+
+def _extend(parent: int, prompt: bytes, block_bytes: int) -> tuple[int, ...]:
     blocks = memoryview(prompt)
-    seed = xxhash.xxh3_64_intdigest(salt.encode())
     hashes = []
     for start in range(0, min(len(blocks), MAX_BLOCKS * block_bytes) - block_bytes + 1, block_bytes):
-        seed = xxhash.xxh3_64_intdigest(blocks[start : start + block_bytes], seed)
-        hashes.append(seed)
+        parent = xxhash.xxh3_64_intdigest(blocks[start : start + block_bytes], parent)
+        hashes.append(parent)
     return tuple(hashes)

@@ -18,6 +18,8 @@ import xxhash
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from extproc.sim.kv_events import KvEventLog
+
 
 def hash_chain(token_ids: bytes, block_size_tokens: int, salt: bytes = b"") -> list[int]:
     """Hash every full block of a token sequence, each over its tokens and its predecessor's hash.
@@ -65,6 +67,7 @@ class BlockPool:
         self.queried_tokens = 0  # prompt tokens looked up since the start
         self.hit_tokens = 0  # of those, found in the cache
         self.evicted_blocks = 0
+        self.log: KvEventLog | None = None  # is told what enters and leaves the cache
         self._references: dict[int, int] = {}  # hash of a held block -> requests that hold it
         self._idle: OrderedDict[int, None] = OrderedDict()  # hashes, next to be evicted first
         self._blank_blocks = total_blocks
@@ -84,6 +87,10 @@ class BlockPool:
     def cached_blocks(self) -> int:
         """Blocks with a known hash, held or idle."""
         return len(self._references) + len(self._idle)
+
+    def holds(self, block: int) -> bool:
+        """Whether a block with this hash is cached."""
+        return block in self._references or block in self._idle
 
     @property
     def usage(self) -> float:
@@ -150,9 +157,11 @@ class BlockPool:
             return
         references, idle, shared = self._references, self._idle, holding.shared
         before = len(shared)
-        for block in hashes[start:full]:
+        for index, block in enumerate(hashes[start:full], start):
             if block in references:
                 continue  # another request computed the same: ours stays a private copy
+            if self.log is not None and block not in idle:
+                self.log.stored(hashes, index)
             if block in idle:
                 del idle[block]  # ours is the newer copy
                 self._blank_blocks += 1
@@ -190,11 +199,15 @@ class BlockPool:
             return False
         self._blank_blocks += len(self._idle)
         self._idle.clear()
+        if self.log is not None:
+            self.log.cleared()
         return True
 
     def _evict(self, blocks: int) -> None:
         popitem = self._idle.popitem
         for _ in range(blocks):
-            popitem(last=False)
+            block, _ = popitem(last=False)
+            if self.log is not None:
+                self.log.removed(block)
         self._blank_blocks += blocks
         self.evicted_blocks += blocks

@@ -4,11 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from extproc.errors import ConfigError
 
 # KV space of an 80 GB GPU beside an 8B model in BF16, in tokens; a common engine limit for comparisons.
 DEFAULT_KV_TOKENS = 467_000
 DEFAULT_MAX_MODEL_LEN_TOKENS = 131_072
+
+
+class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What vLLM takes as `--kv-events-config` (vllm/config/kv_events.py)."""
+
+    enable_kv_cache_events: bool = True
+    publisher: str = "zmq"
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    topic: str = ""
+    buffer_steps: int = 10_000  # batches kept for replays
+    arrays: bool = False  # the older form of events
+
+    @classmethod
+    def parse(cls, text: str, *, arrays: bool = False) -> KvEventsConfig | None:
+        """Read the flag's JSON; None if events are off. Raises ConfigError."""
+        if not text:
+            return None
+        try:
+            config = msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"--kv-events-config: {error}") from None
+        if not config.enable_kv_cache_events or config.publisher == "null":
+            return None
+        return msgspec.structs.replace(config, arrays=arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +59,7 @@ class EngineConfig:
     grace_s: float = 30.0  # for running requests when told to end
     mean_output_tokens: float = 256.0  # of answers to clients that set no limit
     seed: int = 0
+    kv_events: KvEventsConfig | None = None  # None: not published
 
     def __post_init__(self) -> None:
         """Raise ConfigError where the settings contradict each other."""

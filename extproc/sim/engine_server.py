@@ -20,6 +20,7 @@ from extproc.sim.blocks import BlockPool, hash_chain
 from extproc.sim.engine_loop import EngineLoop
 from extproc.sim.engine_metrics import EngineMetrics
 from extproc.sim.engine_request import EngineRequest
+from extproc.sim.kv_events import TokenChain, publishing
 from extproc.sim.openai_wire import Ask, RefusedError
 from extproc.sim.scheduler import Scheduler
 
@@ -136,7 +137,10 @@ class EngineServer:
             finish_reason = "stop" if output < limit else "length"
         text = self._babbler.answer(output)
         # The answer's blocks are cached like the prompt's: the next turn of the conversation finds both.
-        hashes = hash_chain(ask.tokens + text, self.config.block_size_tokens, ask.salt)
+        tokens = ask.tokens + text
+        hashes = hash_chain(tokens, self.config.block_size_tokens, ask.salt)
+        if self.scheduler.pool.log is not None:
+            hashes = TokenChain(hashes, tokens, ask.salt)
         answer_id = f"{'chatcmpl' if ask.chat else 'cmpl'}-{request_id}"
         engine_request = EngineRequest(answer_id, ask.prompt_tokens, output, hashes)
         return _Answer(ask, answer_id, text, finish_reason, engine_request)
@@ -233,6 +237,13 @@ async def open_engine(config: EngineConfig) -> AsyncIterator[tuple[EngineServer,
     taken, and what the engine's own task raised if that ended it.
     """
     server = EngineServer(config)
+    async with publishing(config.kv_events, server.scheduler.pool), _serving(server) as port:
+        yield server, port
+
+
+@contextlib.asynccontextmanager
+async def _serving(server: EngineServer) -> AsyncIterator[int]:
+    config = server.config
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,
@@ -250,7 +261,7 @@ async def open_engine(config: EngineConfig) -> AsyncIterator[tuple[EngineServer,
         ) from error
     tasks = [asyncio.create_task(_run(server)), asyncio.create_task(_load(server))]
     try:
-        yield server, runner.addresses[0][1]
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
         for task in tasks:
