@@ -27,10 +27,11 @@ _SEGMENT_BITS = 10
 _SEGMENT = 1 << _SEGMENT_BITS
 _LAST = _SEGMENT - 1
 _FULL = 620  # slots in use at which a segment is split: 0.6 keeps probes short
-_BATCH = 256  # that many more always fit
+_MORE = 256  # that many always fit beyond it
+_BATCH = 2048  # blocks added in one go, if not too many fall on one segment
 _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the directory's are above them
 _MAX_DEPTH = 24
-_FEW = 12  # that many are faster one by one than as an array
+_FEW = 24  # that many are faster one by one than as an array
 _RUNS = 24  # after so many branches a chain is looked up as a whole
 
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
@@ -120,9 +121,10 @@ class BlockTable:
 
     def add(self, hashes: Hashes) -> Rows:
         """Give rows to blocks that are absent; equal ones share a row. 0 where too many hashes begin alike."""
-        if len(hashes) > _BATCH:
-            return np.concatenate([self.add(hashes[at : at + _BATCH]) for at in range(0, len(hashes), _BATCH)])
         segments = self._segments(hashes)
+        if len(hashes) > _MORE and (len(hashes) > _BATCH or np.bincount(segments).max() > _MORE):
+            step = _BATCH if len(hashes) > _BATCH else _MORE
+            return np.concatenate([self.add(hashes[at : at + step]) for at in range(0, len(hashes), step)])
         fits = self._used[segments] <= _FULL
         if not fits.all():
             rows = np.zeros(len(hashes), np.int32)
@@ -134,20 +136,25 @@ class BlockTable:
         spare = rows[placed != rows]
         if len(spare):
             self._put_back(spare)
-        for segment in np.unique(segments[self._used[segments] > _FULL]).tolist():
+        full = segments[self._used[segments] > _FULL]
+        for segment in sorted(set(full.tolist())):
             self._relieve(segment)
         return placed
 
     def drop(self, rows: Rows) -> None:
         """Take blocks out, each row once; their rows will be used again."""
-        base, offset = self._homes(self._hashes[rows])
+        hashes = self._hashes[rows]
         index = np.arange(len(rows))
-        while len(index):
-            at = base[index] | offset[index]
-            here = self._slots[at] == rows[index]
-            self._slots[at[here]] = _GONE
-            index = index[~here]
-            offset[index] = (offset[index] + 1) & _LAST
+        if len(rows) > _FEW:
+            base, offset = self._homes(hashes)
+            while len(index) > _FEW:
+                at = base[index] | offset[index]
+                here = self._slots[at] == rows[index]
+                self._slots[at[here]] = _GONE
+                index = index[~here]
+                offset[index] = (offset[index] + 1) & _LAST
+        for each in index.tolist():
+            self._drop_one(rows.item(each), hashes.item(each))
         self._put_back(rows)
 
     def _segments(self, hashes: Hashes) -> Rows:
@@ -160,8 +167,7 @@ class BlockTable:
 
     def _find_one(self, spread_hash: int) -> int:
         slot, hash_at = self._slots.item, self._hashes.item
-        base = self._directory.item(spread_hash >> (64 - self._depth)) << _SEGMENT_BITS
-        offset = spread_hash >> _OFFSET_SHIFT & _LAST
+        base, offset = self._home(spread_hash)
         while True:
             row = slot(base | offset)
             if row >= FIRST_ROW and hash_at(row) == spread_hash:
@@ -170,23 +176,48 @@ class BlockTable:
                 return 0
             offset = offset + 1 & _LAST
 
+    def _drop_one(self, row: int, spread_hash: int) -> None:
+        base, offset = self._home(spread_hash)
+        while self._slots.item(base | offset) != row:
+            offset = offset + 1 & _LAST
+        self._slots[base | offset] = _GONE
+
+    def _place_one(self, row: int, spread_hash: int) -> int:
+        base, offset = self._home(spread_hash)
+        while True:
+            before = self._slots.item(base | offset)
+            if before < FIRST_ROW:
+                self._slots[base | offset] = row
+                self._used[base >> _SEGMENT_BITS] += before == _EMPTY
+                return row
+            if self._hashes.item(before) == spread_hash:
+                return before
+            offset = offset + 1 & _LAST
+
+    def _home(self, spread_hash: int) -> tuple[int, int]:
+        base = self._directory.item(spread_hash >> (64 - self._depth)) << _SEGMENT_BITS
+        return base, spread_hash >> _OFFSET_SHIFT & _LAST
+
     def _place(self, rows: Rows, hashes: Hashes) -> Rows:
         """Enter rows into slots. Returns them, and for a hash that was entered twice the row of the other."""
-        base, offset = self._homes(hashes)
         placed = rows.copy()
         index = np.arange(len(rows))
-        while len(index):
-            at = base[index] | offset[index]
-            before = self._slots[at]
-            free = before < FIRST_ROW
-            self._slots[at[free]] = rows[index[free]]
-            now = self._slots[at]
-            mine = now == rows[index]
-            np.add.at(self._used, at[mine & (before == _EMPTY)] >> _SEGMENT_BITS, 1)
-            twin = ~mine & (self._hashes[now] == hashes[index])
-            placed[index[twin]] = now[twin]
-            index = index[~(mine | twin)]
-            offset[index] = (offset[index] + 1) & _LAST
+        if len(rows) > _FEW:
+            base, offset = self._homes(hashes)
+            while len(index) > _FEW:
+                at, mine = base[index] | offset[index], rows[index]
+                before = self._slots[at]
+                free = before < FIRST_ROW
+                self._slots[at[free]] = mine[free]
+                now = self._slots[at]
+                entered = now == mine
+                np.add.at(self._used, at[entered & (before == _EMPTY)] >> _SEGMENT_BITS, 1)
+                twin = self._hashes[now] == hashes[index]  # true of what was entered, too
+                placed[index[twin]] = now[twin]
+                index = index[~twin]
+                offset[index] = (offset[index] + 1) & _LAST
+        for each in index.tolist():
+            placed[each] = self._place_one(rows.item(each), hashes.item(each))
         return placed
 
     def _relieve(self, segment: int) -> None:

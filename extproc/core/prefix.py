@@ -98,6 +98,7 @@ class PrefixIndex:
         if holder.order is None:
             return
         hashes = spread(prefix[: max(0, min(capacity_blocks, self.max_entries))])
+        self._sweep(len(hashes))
         rows = self._table.find_run(hashes)
         if len(rows) < len(hashes):
             rows = np.concatenate((rows, self._rows(hashes[len(rows) :])))
@@ -109,7 +110,9 @@ class PrefixIndex:
         """An engine says that it now holds `blocks`. What was learned of it before is dropped."""
         holder = self._holder(key, exact=True)
         for start in range(0, len(blocks), _CHUNK):
-            rows = self._rows(spread(blocks[start : start + _CHUNK]))
+            hashes = spread(blocks[start : start + _CHUNK])
+            self._sweep(len(hashes))
+            rows = self._rows(hashes)
             fresh = self._once(rows[~self._having(self._set_of[rows], holder.held)])
             self._count(holder, len(fresh))
             self._retag(fresh, holder.held, 0)
@@ -158,7 +161,9 @@ class PrefixIndex:
             self.store(key, blocks)
             return
         for start in range(0, len(blocks), _CHUNK):
-            self._use(holder, holder.order, self._rows(spread(blocks[start : start + _CHUNK])))
+            hashes = spread(blocks[start : start + _CHUNK])
+            self._sweep(len(hashes))
+            self._use(holder, holder.order, self._rows(hashes))
             self._evict(holder, holder.order, 0)
             self._shrink()
 
@@ -208,8 +213,6 @@ class PrefixIndex:
         rows = self._table.find(hashes)
         absent = np.flatnonzero(rows == 0)
         if len(absent):
-            if self._unswept and self._table.free_rows < len(absent):
-                self._sweep()
             rows[absent] = self._table.add(hashes[absent])
             if len(self._set_of) < self._table.room:
                 self._set_of.resize(self._table.room, refcheck=False)
@@ -292,8 +295,13 @@ class PrefixIndex:
         if len(orphans):
             self._table.drop(orphans)
 
-    def _sweep(self) -> None:
-        """Give back the rows that nobody holds since an instance was forgotten, among the next some thousand rows."""
+    def _sweep(self, wanted: int) -> None:
+        """If rows will be wanted, look through the next some thousand for those that nobody holds since a `forget`.
+
+        Not between looking a row up and holding it: it would be given away.
+        """
+        if not self._unswept or self._table.free_rows >= wanted:
+            return
         end = self._table.end
         start = self._sweep_row if FIRST_ROW <= self._sweep_row < end else FIRST_ROW
         self._sweep_row = min(start + _SWEPT, end)
