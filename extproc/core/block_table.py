@@ -211,7 +211,7 @@ class BlockTable:
                 self._slots[at[free]] = mine[free]
                 now = self._slots[at]
                 entered = now == mine
-                np.add.at(self._used, at[entered & (before == _EMPTY)] >> _SEGMENT_BITS, 1)
+                np.add.at(self._used, at[entered & (before == _EMPTY)] >> _SEGMENT_BITS, np.int32(1))
                 twin = self._hashes[now] == hashes[index]  # true of what was entered, too
                 placed[index[twin]] = now[twin]
                 index = index[~twin]
@@ -225,22 +225,34 @@ class BlockTable:
         start = segment << _SEGMENT_BITS
         slots = self._slots[start : start + _SEGMENT]
         rows = slots[slots >= FIRST_ROW]
+        hashes = self._hashes[rows]
         depth = self._depths[segment]
-        if len(rows) > _FULL // 2:
-            if depth == _MAX_DEPTH:
-                return
-            self._split(segment, self._hashes.item(int(rows[0])))
-        slots = self._slots[start : start + _SEGMENT]  # the array may have moved
-        slots[:] = _EMPTY
-        self._used[segment] = 0
-        self._place(rows, self._hashes[rows])
-        if depth != self._depths[segment]:
-            for half in (segment, len(self._depths) - 1):
-                if self._used[half] > _FULL:
-                    self._relieve(half)
+        if len(rows) <= _FULL // 2 or depth == _MAX_DEPTH:
+            self._fill(segment, rows, hashes)
+            return
+        new = self._split(segment, hashes.item(0))
+        upper = (hashes >> np.uint64(63 - depth) & np.uint64(1)).astype(np.bool_)
+        for half, chosen in ((segment, ~upper), (new, upper)):
+            self._fill(half, rows[chosen], hashes[chosen])
+            if self._used[half] > _FULL:
+                self._relieve(half)
 
-    def _split(self, segment: int, inside: int) -> None:
-        """Give the upper half of the hashes of a segment, in which `inside` lies, to a new segment."""
+    def _fill(self, segment: int, rows: Rows, hashes: Hashes) -> None:
+        """Let a segment hold these rows and no other: each as near to its home as those before it leave room."""
+        homes = (hashes >> np.uint64(_OFFSET_SHIFT)).astype(np.int32) & _LAST
+        order = homes.argsort()
+        steps = np.arange(len(rows), dtype=np.int32)
+        offsets = np.maximum.accumulate(homes[order] - steps) + steps
+        within = int(offsets.searchsorted(_SEGMENT))
+        slots = self._slots[segment << _SEGMENT_BITS : (segment + 1) << _SEGMENT_BITS]
+        slots[:] = _EMPTY
+        slots[offsets[:within]] = rows[order[:within]]
+        self._used[segment] = within
+        for each in order[within:].tolist():  # past the end: on from the segment's first slot
+            self._place_one(rows.item(each), hashes.item(each))
+
+    def _split(self, segment: int, inside: int) -> int:
+        """Give the upper half of the hashes of a segment, in which `inside` lies, to a new segment; returns that."""
         depth = self._depths[segment]
         if depth == self._depth:
             self._directory = np.repeat(self._directory, 2)
@@ -255,6 +267,7 @@ class BlockTable:
         width = 1 << (self._depth - depth)
         first = (inside >> (64 - depth)) * width
         self._directory[first + width // 2 : first + width] = new
+        return new
 
     def _new_rows(self, count: int) -> Rows:
         again = min(count, self.free_rows)
