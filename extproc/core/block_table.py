@@ -32,7 +32,8 @@ _BATCH = 2048  # blocks added in one go, if not too many fall on one segment
 _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the directory's are above them
 _MAX_DEPTH = 24
 _FEW = 24  # that many are faster one by one than as an array
-_RUNS = 24  # after so many branches a chain is looked up as a whole
+_STEPS = np.arange(_SEGMENT)[:, None]
+_RUNS = 8  # after so many branches a chain is looked up as a whole
 
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
 _SPREAD = 0x9E3779B97F4A7C15
@@ -107,14 +108,17 @@ class BlockTable:
         base, offset = self._homes(hashes)
         found = np.zeros(len(hashes), np.int32)
         index = np.arange(len(hashes))
+        steps = _STEPS[:2]  # first the two nearest slots of all blocks at once, then twice as many of those left over
         while len(index) > _FEW:
-            rows = self._slots[base | offset]
+            rows = self._slots[base | ((offset + steps) & _LAST)]
             hit = self._hashes[rows] == hashes
             hit &= rows >= FIRST_ROW
-            found[index[hit]] = rows[hit]
-            onward = np.flatnonzero(~hit & (rows != _EMPTY))
+            here = (rows * hit).max(axis=0)
+            found[index] = here
+            onward = np.flatnonzero((here == 0) & (rows.min(axis=0) != _EMPTY))
             index, base, hashes = index[onward], base[onward], hashes[onward]
-            offset = (offset[onward] + 1) & _LAST
+            offset = offset[onward] + len(steps)
+            steps = _STEPS[: 2 * len(steps)]
         for place, each in zip(index.tolist(), hashes.tolist(), strict=True):
             found[place] = self._find_one(each)
         return found
