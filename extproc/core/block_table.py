@@ -30,13 +30,14 @@ _FULL = 620  # slots in use at which a segment is split: 0.6 keeps probes short
 _MORE = 256  # that many always fit beyond it
 _BATCH = 2048  # blocks added in one go, if not too many fall on one segment
 _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the directory's are above them
-_MAX_DEPTH = 24
+_MAX_DEPTH = 20  # room for 300 million blocks; hashes made to begin alike cannot make the directory larger
 _FEW = 24  # that many are faster one by one than as an array
 _STEPS = np.arange(_SEGMENT)[:, None]
 _RUNS = 8  # after so many branches a chain is looked up as a whole
 
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
 _SPREAD = 0x9E3779B97F4A7C15
+_NOBODY = np.uint64(0x5BD1E9955BD1E995)  # in place of a hash in rows that are free; a block has it once in 2**64
 _GATHER = pow(_SPREAD, -1, 1 << 64)
 
 
@@ -91,7 +92,7 @@ class BlockTable:
             row = self._find_one(hashes.item(done))
             if not row:
                 break
-            following = self._hashes[row : row + length - done]
+            following = self._hashes[row : min(row + length - done, self._next_row)]
             wanted = hashes[done : done + len(following)]
             unlike = following != wanted
             count = int(unlike.argmax()) if unlike.any() else len(following)
@@ -290,4 +291,5 @@ class BlockTable:
         if end > len(self._free):
             self._free.resize(end + end // 8, refcheck=False)
         self._free[self.free_rows : end] = rows
+        self._hashes[rows] = _NOBODY  # `find_run` looks at rows without asking the slots
         self.free_rows = end

@@ -45,7 +45,8 @@ class HolderSets:
         self.bits = [each & kept for each in self.bits]
         self._numbers.clear()
 
-    def __len__(self) -> int:
+    def count(self) -> int:
+        """Sets in use."""
         return len(self.bits) - len(self._free) - 1
 
     def _new(self, bits: int) -> int:

@@ -1,27 +1,23 @@
 """Which instance holds which prefix: an index from the blocks of a hash chain to their holders.
 
-Every block has a row in a table; the row names the set of its holders. Chains share sets, so that 64 instances cost
-little more than one, and a lookup is one pass over the chain's rows that stops to think only where the set changes: it
-is exact, holes included, and does not rely on the blocks before a held one being held. An instance is either *learned*
-(`insert`, from where requests were sent: least recently used blocks leave, tails before heads) or *exact* (`store` and
-`remove`, as the engine says). Forgetting takes a bit out of the sets, of which there are few, and leaves rows that
-nobody holds; those are swept out some thousand at a time when rows are needed.
+A lookup is one pass over the chain's rows that stops to think only where the set of holders changes: it is exact, holes
+included, and does not rely on the blocks before a held one being held. An instance is either *learned* (`insert`, from
+where requests were sent: least recently used blocks leave, tails before heads) or *exact* (`store` and `remove`, as its
+engine says).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from extproc.core.block_table import FIRST_ROW, BlockTable, Hashes, Rows, gathered, spread
-from extproc.core.holder_sets import HolderSets
+from extproc.core.block_holders import BlockHolders
+from extproc.core.block_table import Rows, gathered, spread
 from extproc.core.touch_order import TouchOrder
 
 MAX_ENTRIES = 5_000_000
-_SWEPT = 8192  # rows looked at a call while forgotten ones are about
 _CHUNK = 65_536  # blocks taken in at a time
 _SPARE = 32  # more rows than needed, since some of the oldest were used since
 
@@ -48,19 +44,20 @@ class PrefixIndex:
         self.max_entries = max_entries
         self.refused_blocks = 0  # told by engines or loaded, and not taken in for want of room
         self._entries = 0
-        self._table = BlockTable()
-        self._sets = HolderSets()
-        self._set_of: Rows = np.zeros(self._table.room, np.int32)  # number of the set of holders, by row
-        self._scratch: Rows = np.zeros(self._table.room, np.int32)  # by row, for taking out doubles
+        self._blocks = BlockHolders()
         self._holders: dict[str, _Holder] = {}
         self._keys: list[str | None] = []  # by slot
         self._everyone = 0  # the held bits of all slots
-        self._sweep_row = self._unswept = 0  # where to look for rows that nobody holds, and how many are left to see
 
     @property
     def entries(self) -> int:
         """Blocks held, summed over all instances."""
         return self._entries
+
+    @property
+    def rows(self) -> int:
+        """Distinct blocks that there is memory for: held now, or at one time and not yet used again."""
+        return self._blocks.row_count
 
     def size(self, key: str) -> int:
         """Blocks that an instance holds."""
@@ -75,11 +72,11 @@ class PrefixIndex:
     def matches(self, prefix: Sequence[int]) -> dict[str, int]:
         """Blocks of `prefix` that each instance holds without a gap from the start; instances with none are absent."""
         found: dict[str, int] = {}
-        rows = self._table.find_run(spread(prefix))
+        _, rows = self._blocks.look_up(prefix)
         if not len(rows):
             return found
-        bits, live = self._sets.bits, self._everyone
-        for depth, number in self._runs(rows):
+        bits, live = self._blocks.sets.bits, self._everyone
+        for depth, number in self._blocks.runs(rows):
             holders = bits[number] & live
             if depth and holders != live:
                 self._note(found, live & ~holders, depth)
@@ -97,11 +94,12 @@ class PrefixIndex:
         holder = self._holder(key, exact=False)
         if holder.order is None:
             return
-        hashes = spread(prefix[: max(0, min(capacity_blocks, self.max_entries))])
-        self._sweep(len(hashes))
-        rows = self._table.find_run(hashes)
+        self._blocks.sweep(len(prefix))
+        hashes, rows = self._blocks.look_up(prefix)
+        fitting = max(0, min(capacity_blocks, self.max_entries))
+        hashes, rows = hashes[:fitting], rows[:fitting]
         if len(rows) < len(hashes):
-            rows = np.concatenate((rows, self._rows(hashes[len(rows) :])))
+            rows = np.concatenate((rows, self._blocks.rows(hashes[len(rows) :])))
         self._use(holder, holder.order, rows[::-1])  # the head last, so that it is the most recent and leaves last
         self._evict(holder, holder.order, holder.blocks - capacity_blocks)
         self._shrink()
@@ -111,11 +109,11 @@ class PrefixIndex:
         holder = self._holder(key, exact=True)
         for start in range(0, len(blocks), _CHUNK):
             hashes = spread(blocks[start : start + _CHUNK])
-            self._sweep(len(hashes))
-            rows = self._rows(hashes)
-            fresh = self._once(rows[~self._having(self._set_of[rows], holder.held)])
+            self._blocks.sweep(len(hashes))
+            rows = self._blocks.rows(hashes)
+            fresh = self._blocks.once(rows[~self._blocks.having(rows, holder.held)])
             self._count(holder, len(fresh))
-            self._retag(fresh, holder.held, 0)
+            self._blocks.change(fresh, holder.held, 0)
             over = self._shrink()
             if over > 0:
                 self.refused_blocks += over
@@ -125,8 +123,8 @@ class PrefixIndex:
         """An engine says that it no longer holds `blocks`; those that it was not known to hold do not matter."""
         holder = self._holder(key, exact=True)
         for start in range(0, len(blocks), _CHUNK):
-            rows = self._table.find(spread(blocks[start : start + _CHUNK]))
-            self._release(holder, self._once(rows[self._having(self._set_of[rows], holder.held)]))
+            rows = self._blocks.find(spread(blocks[start : start + _CHUNK]))
+            self._release(holder, self._blocks.once(rows[self._blocks.having(rows, holder.held)]))
 
     def forget(self, key: str) -> None:
         """Drop all entries of an instance: it restarted, or its cache was reset."""
@@ -137,8 +135,7 @@ class PrefixIndex:
         self._everyone &= ~holder.held
         self._entries -= holder.blocks
         if holder.blocks:
-            self._sets.forget(holder.held | holder.young)
-            self._unswept = self._table.end
+            self._blocks.forget(holder.held | holder.young)
 
     def dump(self, key: str) -> bytes:
         """The blocks that an instance holds, as little-endian 64-bit words, the least recently used first."""
@@ -146,24 +143,24 @@ class PrefixIndex:
         if holder is None:
             return b""
         if holder.order is None:
-            rows = np.flatnonzero(self._having(self._set_of[: self._table.end], holder.held)).astype(np.int32)
+            rows = self._blocks.held_by(holder.held)
         else:
             self._renew(holder, holder.order)
             rows = holder.order.rest()
-        return gathered(self._table.hashes(rows)).astype("<u8").tobytes()
+        return gathered(self._blocks.hashes(rows)).astype("<u8").tobytes()
 
     def load(self, key: str, dumped: bytes, *, exact: bool = False) -> None:
         """Replace what is known of an instance by a dump. Raises ValueError if that is not of 64-bit words."""
-        blocks = np.frombuffer(dumped, "<u8")[-self.max_entries :].tolist()
+        words = np.frombuffer(dumped, "<u8")[-self.max_entries :]
         self.forget(key)
         holder = self._holder(key, exact=exact)
-        if holder.order is None:
-            self.store(key, blocks)
-            return
-        for start in range(0, len(blocks), _CHUNK):
-            hashes = spread(blocks[start : start + _CHUNK])
-            self._sweep(len(hashes))
-            self._use(holder, holder.order, self._rows(hashes))
+        for start in range(0, len(words), _CHUNK):
+            blocks = words[start : start + _CHUNK].tolist()
+            if holder.order is None:
+                self.store(key, blocks)
+                continue
+            self._blocks.sweep(len(blocks))
+            self._use(holder, holder.order, self._blocks.rows(spread(blocks)))
             self._evict(holder, holder.order, 0)
             self._shrink()
 
@@ -185,50 +182,16 @@ class PrefixIndex:
             found[str(self._keys[lowest.bit_length() >> 1])] = blocks
             holders ^= lowest
 
-    def _runs(self, rows: Rows) -> Iterator[tuple[int, int]]:
-        """Where along `rows` a run of equal sets begins, and the number of its set."""
-        numbers = self._set_of[rows]
-        starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-        yield 0, numbers.item(0)
-        yield from zip(starts.tolist(), numbers[starts].tolist(), strict=True)
-
-    def _having(self, numbers: Rows, bits: int) -> npt.NDArray[np.bool_]:
-        """Which of these sets hold any of `bits`."""
-        sets = self._sets.bits
-        if len(numbers) > len(sets):
-            return np.array([each & bits != 0 for each in sets])[numbers]
-        if len(numbers) and (numbers == numbers[0]).all():
-            return np.full(len(numbers), sets[numbers.item(0)] & bits != 0)
-        distinct, inverse = np.unique(numbers, return_inverse=True)
-        return np.array([sets[number] & bits != 0 for number in distinct.tolist()], np.bool_)[inverse]
-
-    def _once(self, rows: Rows) -> Rows:
-        """The same rows without doubles."""
-        places = np.arange(len(rows), dtype=np.int32)
-        self._scratch[rows] = places
-        return rows[self._scratch[rows] == places]
-
-    def _rows(self, hashes: Hashes) -> Rows:
-        """The rows of blocks, made where there are none. A block that the table has no place for is left out."""
-        rows = self._table.find(hashes)
-        absent = np.flatnonzero(rows == 0)
-        if len(absent):
-            rows[absent] = self._table.add(hashes[absent])
-            if len(self._set_of) < self._table.room:
-                self._set_of.resize(self._table.room, refcheck=False)
-                self._scratch.resize(self._table.room, refcheck=False)
-        return rows[rows != 0]
-
     def _use(self, holder: _Holder, order: TouchOrder, rows: Rows) -> None:
         """A learned instance uses rows, the last of them most recently."""
         if not len(rows):
             return
-        bits = self._sets.bits
-        if not all(bits[number] & holder.young for _, number in self._runs(rows)):
-            older = self._once(rows[~self._having(self._set_of[rows], holder.young)])
-            held = np.count_nonzero(self._having(self._set_of[older], holder.held))
+        bits = self._blocks.sets.bits
+        if not all(bits[number] & holder.young for _, number in self._blocks.runs(rows)):
+            older = self._blocks.once(rows[~self._blocks.having(rows, holder.young)])
+            held = np.count_nonzero(self._blocks.having(older, holder.held))
             self._count(holder, len(older) - int(held))
-            self._retag(older, holder.held | holder.young, 0)
+            self._blocks.change(older, holder.held | holder.young, 0)
         order.use(rows)
 
     def _evict(self, holder: _Holder, order: TouchOrder, blocks: int) -> None:
@@ -238,7 +201,7 @@ class PrefixIndex:
             if not len(rows):
                 self._renew(holder, order)
                 continue
-            unused = np.flatnonzero(~self._having(self._set_of[rows], holder.young))[:blocks]
+            unused = np.flatnonzero(~self._blocks.having(rows, holder.young))[:blocks]
             order.skip(unused.item(-1) + 1 if len(unused) == blocks else len(rows))
             self._release(holder, rows[unused])
             blocks -= len(unused)
@@ -246,10 +209,10 @@ class PrefixIndex:
             self._renew(holder, order)
 
     def _renew(self, holder: _Holder, order: TouchOrder) -> None:
-        unused = ~self._having(self._set_of[order.rest()], holder.young)
-        recent = order.recent(self._scratch)
+        unused = ~self._blocks.having(order.rest(), holder.young)
+        recent = self._blocks.once(order.recent())
         order.renew(unused, recent)
-        self._retag(recent, 0, holder.young)
+        self._blocks.change(recent, 0, holder.young)
 
     def _shrink(self) -> int:
         """Bring the index under its cap at the expense of the largest learned instances; returns what is still over."""
@@ -265,47 +228,8 @@ class PrefixIndex:
 
     def _release(self, holder: _Holder, rows: Rows) -> None:
         self._count(holder, -len(rows))
-        self._retag(rows, 0, holder.held | holder.young)
+        self._blocks.change(rows, 0, holder.held | holder.young)
 
     def _count(self, holder: _Holder, blocks: int) -> None:
         holder.blocks += blocks
         self._entries += blocks
-
-    def _retag(self, rows: Rows, added: int, removed: int) -> None:
-        """Change the holders of rows, each row once; those that nobody holds any more are given back."""
-        if not len(rows):
-            return
-        sets, numbers = self._sets, self._set_of[rows]
-        if (numbers == numbers[0]).all():
-            distinct, counts, inverse = [numbers.item(0)], [len(rows)], None
-        else:
-            unique, inverse, counted = np.unique(numbers, return_inverse=True, return_counts=True)
-            distinct, counts = unique.tolist(), counted.tolist()
-        changed = []
-        for number, count in zip(distinct, counts, strict=True):
-            changed.append(sets.take((sets.bits[number] | added) & ~removed, count))
-            sets.leave(number, count)
-        if inverse is None:
-            self._set_of[rows] = changed[0]
-            orphans = rows if not changed[0] else rows[:0]
-        else:
-            numbers = np.array(changed, np.int32)[inverse]
-            self._set_of[rows] = numbers
-            orphans = rows[numbers == 0]
-        if len(orphans):
-            self._table.drop(orphans)
-
-    def _sweep(self, wanted: int) -> None:
-        """If rows will be wanted, look through the next some thousand for those that nobody holds since a `forget`.
-
-        Not between looking a row up and holding it: it would be given away.
-        """
-        if not self._unswept or self._table.free_rows >= wanted:
-            return
-        end = self._table.end
-        start = self._sweep_row if FIRST_ROW <= self._sweep_row < end else FIRST_ROW
-        self._sweep_row = min(start + _SWEPT, end)
-        self._unswept = max(0, self._unswept - (self._sweep_row - start))
-        numbers = self._set_of[start : self._sweep_row]
-        orphans = np.flatnonzero(~self._having(numbers, -1) & (numbers != 0)) + start
-        self._retag(orphans.astype(np.int32), 0, 0)

@@ -48,12 +48,9 @@ class TouchOrder:
         """All that `oldest` has still to give."""
         return self._old[self._next :]
 
-    def recent(self, scratch: Rows) -> Rows:
-        """Every row that was used since, once, in the order of its last use. `scratch` is a column by row."""
-        rows = self._recent[: self._uses]
-        places = np.arange(len(rows), dtype=np.int32)
-        scratch[rows] = places  # of equal rows the last stays
-        return rows[scratch[rows] == places]
+    def recent(self) -> Rows:
+        """Every use since, the latest last; of a row that was used again the last one counts."""
+        return self._recent[: self._uses]
 
     def renew(self, unused: npt.NDArray[np.bool_], recent: Rows) -> None:
         """Start again from the rest that was not used since, followed by `recent`."""
