@@ -1,4 +1,4 @@
-"""The prefix index against a plain model: a least-recently-used list of each learned instance, a set of each exact one."""
+"""The prefix index against a plain model: a recency list of each learned instance, a set of each exact one."""
 
 from __future__ import annotations
 
