@@ -45,10 +45,6 @@ class HolderSets:
         self.bits = [each & kept for each in self.bits]
         self._numbers.clear()
 
-    def count(self) -> int:
-        """Sets in use."""
-        return len(self.bits) - len(self._free) - 1
-
     def _new(self, bits: int) -> int:
         if self._free:
             number = self._free.pop()
