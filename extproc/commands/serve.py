@@ -66,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests on one instance beyond its batch at the most (default: no limit)",
     )
     parser.add_argument(
+        "--max-prefix-entries",
+        type=count,
+        default=policy.max_prefix_entries,
+        metavar="N",
+        help="blocks remembered, summed over the instances, at about 33 bytes each (default %(default)s)",
+    )
+    parser.add_argument(
         "--drain-s",
         type=seconds_or_zero,
         default=settings.drain_s,
@@ -156,7 +163,12 @@ def run(args: argparse.Namespace) -> int:
         rules=_rules(args),
         tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
         count_budget_s=args.count_budget_s,
-        policy=Policy(stale_after_s=args.stale_after_s, max_in_flight=args.max_in_flight, max_queued=args.max_queued),
+        policy=Policy(
+            stale_after_s=args.stale_after_s,
+            max_in_flight=args.max_in_flight,
+            max_queued=args.max_queued,
+            max_prefix_entries=args.max_prefix_entries,
+        ),
     )
     uvloop.run(serve(settings))
     return 0

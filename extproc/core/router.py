@@ -25,7 +25,7 @@ class Router:
         self.policy = policy or Policy()
         self.fleet = Fleet()
         self.ledger = Ledger()
-        self.prefixes = PrefixIndex()
+        self.prefixes = PrefixIndex(self.policy.max_prefix_entries)
         self.beliefs = Beliefs()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
 

@@ -8,7 +8,7 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns
 from extproc.core.fleet import Member
 from extproc.core.ledger import Ledger
-from extproc.core.prefix import PrefixIndex
+from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Policy:
     stale_after_s: float = 5.0  # an instance not heard of for longer takes nothing new
     max_in_flight: int | None = None  # requests on one instance, running or waiting
     max_queued: int | None = None  # requests on one instance beyond its max_num_seqs
+    max_prefix_entries: int = MAX_ENTRIES  # blocks believed to be held, summed over the instances
     near_tie_share: float = 0.02  # candidates within this share of the best cost …
     near_tie_s: float = 0.002  # … and these seconds are drawn from at random, so that routers do not herd
     alternatives: int = 2  # next best instances named for Envoy's retries

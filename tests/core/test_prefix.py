@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,10 +60,102 @@ def test_beyond_its_capacity_the_oldest_tail_leaves_first() -> None:
 
 
 def test_a_hundred_thousand_prompts_stay_within_the_capacity() -> None:
-    index = PrefixIndex()
+    """Known fault C4: distinct prompts of one block each."""
+    index = PrefixIndex(max_entries=2500)
     for number in range(100_000):
-        index.insert("a", (number,), 1000)
-    assert index.size("a") == 1000
+        index.insert("abc"[number % 3], (number,), 1000)
+    assert index.entries <= 2500
+    assert max(index.size(key) for key in "abc") <= 1000
+    assert index.matches((99_999,)) == {"a": 1}
+
+
+def test_the_cap_of_the_process_is_kept_at_the_expense_of_the_largest_instance() -> None:
+    index = PrefixIndex(max_entries=1000)
+    index.insert("small", blocks(1, 100), 10_000)
+    index.insert("large", blocks(2, 700), 10_000)
+    index.insert("large", blocks(3, 300), 10_000)
+    assert index.entries == 1000
+    assert index.size("small") == 100
+    assert index.matches(blocks(2, 700)) == {"large": 600}
+    assert index.matches(blocks(3, 300)) == {"large": 300}
+
+
+def test_beyond_the_cap_an_engines_blocks_displace_learned_ones_and_then_are_refused() -> None:
+    index = PrefixIndex(max_entries=100)
+    index.insert("learned", blocks(1, 80), 1000)
+    index.store("exact", blocks(2, 90))
+    assert index.matches(blocks(1, 80)) == {"learned": 10}
+    index.store("exact", blocks(3, 30))
+    assert index.entries == 100
+    assert index.matches(blocks(3, 30)) == {"exact": 10}
+    assert index.refused_blocks == 20
+
+
+def test_a_restart_under_load_forgets_at_once_and_rows_are_used_again() -> None:
+    """Known fault C1, again and again: entries go at once, and what is kept in memory does not grow."""
+    index = PrefixIndex()
+    for number in range(300):
+        index.insert("a", blocks(2 * number, 500), 10_000)
+        index.insert("b", blocks(2 * number + 1, 20), 10_000)
+        index.forget("a")
+        assert index.size("a") == 0
+        assert index.matches(blocks(2 * number, 500)) == {}
+    assert index.entries == index.size("b") == 6000
+    assert index.rows < 6000 + 5 * 500
+
+
+def test_an_exact_instance_holds_what_its_engine_says_and_routing_adds_nothing() -> None:
+    index, prefix = PrefixIndex(), blocks(1, 6)
+    index.insert("a", prefix, 100)
+    index.store("a", prefix[:3])
+    assert index.is_exact("a")
+    index.insert("a", prefix, 100)
+    assert index.matches(prefix) == {"a": 3}
+    index.store("a", prefix[4:])
+    index.remove("a", (*prefix[1:2], 77))
+    assert index.matches(prefix) == {"a": 1}
+    index.store("a", prefix[1:2])
+    index.store("a", prefix[3:4])
+    assert index.matches(prefix) == {"a": 6}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_dump_restores_an_instance_as_it_was(exact: bool) -> None:
+    index, other = PrefixIndex(), PrefixIndex()
+    for start, count in ((1, 5), (2, 5), (1, 3)):
+        if exact:
+            index.store("a", blocks(start, count))
+        else:
+            index.insert("a", blocks(start, count), 100)
+    dumped = index.dump("a")
+    assert len(dumped) == 10 * 8
+    other.load("b", dumped, exact=exact)
+    assert other.is_exact("b") is exact
+    assert other.matches(blocks(2, 5)) == {"b": 5}
+    if not exact:
+        assert other.dump("b") == dumped
+        other.insert("b", blocks(3, 2), 10)  # the oldest are still the oldest, tails before heads
+        assert other.matches(blocks(1, 5)) == {"b": 3}
+    assert index.dump("unknown") == b""
+
+
+def test_blocks_beyond_64_bits_and_torn_dumps_are_errors() -> None:
+    index = PrefixIndex()
+    for wrong in (-1, 2**64):
+        with pytest.raises(OverflowError):
+            index.matches((wrong,))
+    with pytest.raises(ValueError, match="multiple"):
+        index.load("a", b"1234567")
+
+
+def test_a_thousand_instances_are_told_apart() -> None:
+    index, prefix = PrefixIndex(), blocks(1, 40)
+    for number in range(1024):
+        index.insert(f"i-{number}", prefix[: 1 + number % 40], 100)
+    assert index.matches(prefix) == {f"i-{number}": 1 + number % 40 for number in range(1024)}
+    for number in range(0, 1024, 2):
+        index.forget(f"i-{number}")
+    assert index.matches(prefix) == {f"i-{number}": 1 + number % 40 for number in range(1, 1024, 2)}
 
 
 def test_an_instance_that_is_forgotten_leaves_nothing_and_its_place_is_used_again() -> None:

@@ -1,0 +1,115 @@
+"""What the prefix index costs: bytes an entry, measured in child processes, and the time of its steps when full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from resource import getpagesize
+
+from extproc.core.prefix import PrefixIndex
+
+CHAIN_BLOCKS = 512
+_SHAPES = {"one block a chain": (1, 1), "32 blocks a chain": (32, 1), "32 blocks at 4 instances": (32, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory that an index of so many entries adds to a process."""
+
+    shape: str
+    entries: int
+    bytes_per_entry: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds that one operation on a full index takes."""
+
+    name: str
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCosts:
+    """All of the measurement."""
+
+    instances: int
+    memory: tuple[Memory, ...]
+    steps: tuple[Step, ...]
+
+
+def prefix_costs(instances: int, entries: int, rounds: int) -> PrefixCosts:
+    """Fill indexes of `entries` entries at that many instances; time `rounds` of each step."""
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as children:
+        memory = tuple(children.map(_memory, _SHAPES, [instances] * len(_SHAPES), [entries] * len(_SHAPES)))
+    return PrefixCosts(instances, memory, tuple(_steps(instances, entries, rounds)))
+
+
+def _memory(shape: str, instances: int, entries: int) -> Memory:
+    index, random = PrefixIndex(entries), Random(1)
+    index.insert("first", _chain(random), CHAIN_BLOCKS)  # what the first use allocates is not an entry's
+    index.forget("first")
+    before_bytes = _resident_bytes()
+    _fill(index, random, *_SHAPES[shape], instances, entries)
+    return Memory(shape, index.entries, (_resident_bytes() - before_bytes) / index.entries)
+
+
+def _fill(index: PrefixIndex, random: Random, blocks: int, copies: int, instances: int, entries: int) -> None:
+    for number in range(entries // (blocks * copies)):
+        chain = _chain(random, blocks)
+        for copy in range(copies):
+            index.insert(_key((number + copy * (1 + number % 7)) % instances), chain, entries)
+
+
+def _steps(instances: int, entries: int, rounds: int) -> Iterator[Step]:
+    index, random = PrefixIndex(entries), Random(1)
+    keys = [_key(number) for number in range(instances)]
+    whole, ragged, scattered = (_chain(random) for _ in range(3))
+    for block in random.sample(scattered, len(scattered)):
+        index.insert(keys[0], (block,), entries)  # so that no two neighbours of the chain lie side by side
+    for number, key in enumerate(keys):
+        index.insert(key, whole, entries)
+        index.insert(key, scattered, entries)
+        index.insert(key, ragged[: CHAIN_BLOCKS - 3 * number % CHAIN_BLOCKS], entries)
+    _fill(index, random, 32, 1, instances, entries - index.entries)
+    for name, chain in (("held in order", whole), ("at different depths", ragged), ("scattered in memory", scattered)):
+        yield _timed(f"matches, {name}", rounds, lambda chain=chain: index.matches(list(chain)))  # type: ignore[misc]
+    for name, held in (("all held", CHAIN_BLOCKS), ("the last 32 new", CHAIN_BLOCKS - 32), ("all new", 0)):
+        chains = iter([(*whole[:held], *_chain(random, CHAIN_BLOCKS - held)) for _ in range(rounds)])
+        capacity_blocks = index.size(keys[0])
+        yield _timed(
+            f"insert, {name}",
+            rounds,
+            lambda chains=chains, most=capacity_blocks: index.insert(keys[0], next(chains), most),  # type: ignore[misc]
+        )
+    leaving = iter(keys)
+    yield _timed("forget an instance", len(keys), lambda: index.forget(next(leaving)))
+
+
+def _timed(name: str, rounds: int, step: Callable[[], object]) -> Step:
+    times_s = []
+    for _ in range(rounds):
+        began_s = time.perf_counter()
+        step()
+        times_s.append(time.perf_counter() - began_s)
+    times_s.sort()
+    return Step(name, times_s[len(times_s) // 2], times_s[len(times_s) * 99 // 100], times_s[-1])
+
+
+def _chain(random: Random, blocks: int = CHAIN_BLOCKS) -> tuple[int, ...]:
+    return tuple(random.getrandbits(64) for _ in range(blocks))
+
+
+def _key(number: int) -> str:
+    return f"i-{number}"
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
