@@ -1,84 +1,68 @@
-"""The link to Redis or Valkey as an operator has it: commands, scripts, channels and streams, with readable errors.
+"""The link to Redis or Valkey as an operator has it: one server, sentinels or a cluster, behind one set of calls.
 
-The only importer of `redis`. What is written and where is the business of the link's users: the registry, the KV log …
-All keys that one link's scripts touch lie in one slot of a cluster (the same text in braces).
+What is written and where is the business of the link's users: the registry, the KV log … All keys of one link lie in
+one slot of a cluster (the same text in braces), and so on one server at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
-import redis.asyncio as aioredis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from extproc.errors import ConfigError, RegistryError
+from extproc.adapters.redis_client import Client, Message, ServerError, Subscription, Word
+from extproc.adapters.redis_places import living_node, primary
+from extproc.adapters.redis_scripts import Script
+from extproc.adapters.redis_settings import Address, Kind, RedisSettings, parse
+from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-    from importlib.resources.abc import Traversable
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from redis.asyncio.client import PubSub
+__all__ = ["Following", "Link", "Message", "Script", "StreamEntry"]
 
-DEFAULT_URL = "redis://127.0.0.1:6379/0"
-
-_PING_EVERY_S = 0.4  # of silence on the subscription
+_PING_EVERY_S = 0.4  # of silence on a subscription
 _UNANSWERED_PINGS = 3  # then the server is taken for dead: noticed 1.2 to 1.6 s after its last word
+_HOPS = 4  # servers that one command is sent to, following the cluster's or the sentinels' word
+# A primary that was cut off from its sentinels or its cluster still answers, but nobody else hears it any more.
+_CHECK_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """What came over a channel."""
+class StreamEntry:
+    """One entry of a stream."""
 
-    channel: str
+    entry_id: str
     payload: bytes
-
-
-class Script:
-    """One of the Lua scripts in redis/, by its file's name. Raises FileNotFoundError if it is not installed."""
-
-    def __init__(self, name: str) -> None:
-        self.text = _text(name)
-        self.sha1 = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    before: str  # id of the entry before it, as its writer saw it; "" if that does not tell
 
 
 class Link:
-    """One server. Every method raises RegistryError, one readable line, when it cannot be reached or refuses.
+    """One deployment. Every method raises RegistryError, one readable line, when it cannot be reached or refuses.
 
-    No call takes much longer than `timeout_s`. Raises ConfigError for a URL that is none.
+    A link that waits in blocking commands is made by `apart`: they need connections of their own.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, timeout_s: float = 1.0) -> None:
-        self.where = _without_password(url)
-        """The server as it is told to people: never with a password."""
-        self.timeout_s = timeout_s
-        try:
-            self._redis = aioredis.Redis.from_url(
-                url,
-                protocol=2,
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
-            )
-        except ValueError as error:
-            raise ConfigError(f"{self.where!r} is not a Redis URL: {error}") from error
+    def __init__(self, settings: RedisSettings | str, *, patience_s: float = 0.0) -> None:
+        """Connect to nothing yet. `patience_s` is how long a command may block. Raises ConfigError for a wrong URL."""
+        self.settings = parse(settings) if isinstance(settings, str) else settings
+        self._patience_s = patience_s
+        self._nodes = self.settings.nodes  # of a cluster; those we were told of, and those we heard of
+        self._server: _Server | None = None
+        self._finding: asyncio.Task[_Server] | None = None
+        self._found_at_s = float("-inf")
+
+    @property
+    def where(self) -> str:
+        """The deployment as it is told to people: never with a password."""
+        return self.settings.where
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a connection or an answer may take."""
+        return self.settings.timeout_s
 
     async def __aenter__(self) -> Self:
         """Return itself; leaving the context closes all connections."""
@@ -89,25 +73,38 @@ class Link:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections; the link can be used again after that."""
-        await self._redis.aclose()
+        """Close all connections but those of a `follow` that still goes on; the link can be used again."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        if self._server is not None:
+            await self._retire(self._server)
 
-    async def command(self, *words: str | bytes | float) -> Any:
+    def apart(self, patience_s: float) -> Link:
+        """Return a second link to the same place, whose commands may block for `patience_s`; close it yourself."""
+        return Link(self.settings, patience_s=patience_s)
+
+    async def command(self, *words: Word) -> Any:
         """Run one command and return its reply as RESP2 has it: bytes, int, None or lists of them."""
-        try:
-            return await self._reach(self._redis.execute_command(*words))  # type: ignore[no-untyped-call]
-        except RegistryError as error:
-            if isinstance(error.__cause__, ReadOnlyError):  # behind the same name there may be a new primary
-                await self._redis.connection_pool.disconnect()
-            raise
+        for hop in range(_HOPS):
+            server = await self._current()
+            try:
+                return await server.command(*words)
+            except ServerError as error:
+                if error.ask is not None and self.settings.kind is Kind.CLUSTER:
+                    return await self._ask(error.ask, words)
+                elsewhere = await self._elsewhere(server, error)
+                if hop == _HOPS - 1 or not elsewhere:
+                    raise
+        raise AssertionError("the last hop returns or raises")
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> Any:
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
         """Run a script in one step of the server, and return its reply."""
         words = (len(keys), *keys, *arguments)
         try:
             return await self.command("EVALSHA", script.sha1, *words)
-        except RegistryError as error:
-            if not isinstance(error.__cause__, NoScriptError):
+        except ServerError as error:
+            if not error.no_script:
                 raise
         return await self.command("EVAL", script.text, *words)
 
@@ -115,62 +112,131 @@ class Link:
         """Send a message to everyone who follows the channel now; returns to how many on this server."""
         return int(await self.command("PUBLISH", channel, payload))
 
-    @asynccontextmanager
-    async def follow(self, *channels: str) -> AsyncIterator[Subscription]:
-        """Subscribe over a connection of its own; within the context nothing is missed without an error."""
-        pubsub = self._redis.pubsub()
-        try:
-            subscription = Subscription(self, pubsub)
-            await subscription.begin(channels)
-            yield subscription
-        finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call]
-
     async def append(self, stream: str, payload: bytes, maxlen: int) -> str:
         """Append to a stream, which is kept at about `maxlen` entries; returns the entry's id."""
         entry_id: bytes = await self.command("XADD", stream, "MAXLEN", "~", maxlen, "*", "d", payload)
         return entry_id.decode()
 
-    async def read_streams(self, after: Mapping[str, str], count: int = 1000) -> dict[str, list[tuple[str, bytes]]]:
-        """Read what was appended after the given entry id of each stream ("0-0" for all); at most `count` of each."""
+    async def read_streams(
+        self, after: Mapping[str, str], *, count: int = 1000, block_s: float | None = None
+    ) -> dict[str, list[StreamEntry]]:
+        """Read what was appended after an entry id of each stream ("0-0" for all), at most `count` of each.
+
+        With `block_s`, wait that long for something to come; only on a link made by `apart`. Streams with nothing
+        new are not in the result.
+        """
         if not after:
             return {}
-        reply = await self.command("XREAD", "COUNT", count, "STREAMS", *after.keys(), *after.values())
-        return _entries(reply)
+        block: tuple[Word, ...] = () if block_s is None else ("BLOCK", max(1, round(block_s * 1000)))
+        reply = await self.command("XREAD", "COUNT", count, *block, "STREAMS", *after.keys(), *after.values())
+        return {
+            stream.decode(): [_entry(entry_id, fields) for entry_id, fields in entries if fields]
+            for stream, entries in reply or ()
+        }
 
-    async def _reach(self, call: Awaitable[Any]) -> Any:
-        """Await a call of the library; its errors become RegistryError, here and nowhere else."""
-        task = asyncio.current_task()
-        asked = task.cancelling() if task else 0
+    @asynccontextmanager
+    async def follow(self, *channels: str) -> AsyncIterator[Following]:
+        """Subscribe over a connection of its own; within the context nothing is missed without an error."""
+        await self.settle(channels[0])
+        server = await self._current()
+        client = Client(self.settings, server.client.address, connections=1)
+        subscription = client.subscription()
         try:
-            return await call
-        except (RedisError, OSError) as error:
-            raise RegistryError(_readable(error, self.where, self.timeout_s)) from error
+            await subscription.begin(channels, self.timeout_s)
+            yield Following(self, client.address, subscription, channels[0])
         finally:
-            # The library sends under asyncio.wait_for, which before Python 3.12 can lose a cancellation.
-            if task and task.cancelling() > asked:
-                raise asyncio.CancelledError
+            await subscription.aclose()
+            await client.aclose()
+
+    async def settle(self, key: str) -> Address | None:
+        """Make sure which server has the fleet, and return its address; None is the Unix socket."""
+        if self.settings.kind is Kind.CLUSTER:
+            await self.command("EXISTS", key)  # wherever the key ought to be: there, or we are told where
+        return (await self._current()).client.address
+
+    async def _current(self) -> _Server:
+        """Return the server to talk to; whoever comes while it is looked for waits for the one search."""
+        server = self._server
+        if server is not None and not self._to_check():
+            return server
+        if self._finding is None:
+            self._finding = asyncio.create_task(self._find())
+            self._finding.add_done_callback(self._search_ended)
+        try:
+            return await asyncio.shield(self._finding)
+        except RegistryError:
+            if server is None:
+                raise
+            return server  # what has worked goes on without the sentinels
+
+    def _search_ended(self, finding: asyncio.Task[_Server]) -> None:
+        self._finding = None
+        if not finding.cancelled():
+            finding.exception()  # whoever waited may have been cancelled: then nobody else takes it
+
+    def _to_check(self) -> bool:
+        return self.settings.kind is Kind.SENTINEL and time.monotonic() - self._found_at_s > _CHECK_EVERY_S
+
+    async def _find(self) -> _Server:
+        self._found_at_s = time.monotonic()
+        address: Address | None = None
+        match self.settings.kind:
+            case Kind.STANDALONE:
+                address = self.settings.nodes[0] if self.settings.nodes else None
+            case Kind.SENTINEL:
+                address = await primary(self.settings)
+            case Kind.CLUSTER:
+                address, nodes = await living_node(self.settings, self._nodes)
+                self._nodes = tuple(dict.fromkeys((*self.settings.nodes, *nodes)))
+        return await self._switch(address)
+
+    async def _switch(self, address: Address | None) -> _Server:
+        before = self._server
+        if before is not None and before.client.address == address:
+            return before
+        server = self._server = _Server(Client(self.settings, address, patience_s=self._patience_s))
+        if before is not None:
+            await before.retire()
+        return server
+
+    async def _elsewhere(self, server: _Server, error: ServerError) -> bool:
+        """Note what an error tells of a server; True if the command has a chance with another one right now."""
+        if error.moved_to is not None and self.settings.kind is Kind.CLUSTER:
+            if self._server is server:
+                await self._switch(error.moved_to)
+            return True
+        if error.lost:
+            await self._retire(server)
+        return error.read_only and self.settings.kind is Kind.SENTINEL
+
+    async def _retire(self, server: _Server) -> None:
+        if self._server is server:
+            self._server = None
+        await server.retire()
+
+    async def _ask(self, address: Address, words: Sequence[Word]) -> Any:
+        client = Client(self.settings, address, connections=1, patience_s=self._patience_s)
+        try:
+            return await client.asking(*words)
+        finally:
+            await client.aclose()
 
 
-class Subscription:
+class Following:
     """What `Link.follow` gives: an endless iterator over messages and signs of life.
 
-    `async for message in subscription` yields a Message, or None when a silent server has answered a ping: then
-    nothing was sent up to now. Raises RegistryError once the connection ends or the server has fallen silent;
-    messages may be missing from then on.
+    `async for message in following` yields a Message, or None when a silent server has answered a ping: then
+    nothing was sent up to now. Raises RegistryError once the connection ends, the server has fallen silent, or
+    another has taken its place; messages may be missing from then on.
     """
 
-    def __init__(self, link: Link, pubsub: PubSub) -> None:
+    def __init__(self, link: Link, address: Address | None, subscription: Subscription, channel: str) -> None:
         self._link = link
-        self._pubsub = pubsub
+        self._address = address
+        self._subscription = subscription
+        self._channel = channel
         self._unanswered = 0
-
-    async def begin(self, channels: Sequence[str]) -> None:
-        """Subscribe and see it confirmed."""
-        await self._link._reach(self._pubsub.subscribe(*channels))
-        for _ in channels:
-            if await self._link._reach(self._pubsub.get_message(timeout=self._link.timeout_s)) is None:
-                raise RegistryError(f"Redis at {self._link.where} did not confirm the subscription")
+        self._checked_at_s = time.monotonic()
 
     def __aiter__(self) -> Self:
         """Return itself."""
@@ -178,72 +244,50 @@ class Subscription:
 
     async def __anext__(self) -> Message | None:
         """Wait for a message or a sign of life."""
-        link = self._link
         while True:
-            message = await link._reach(self._pubsub.get_message(timeout=_PING_EVERY_S))
-            if message is None:
-                if self._unanswered == _UNANSWERED_PINGS:
-                    raise RegistryError(f"Redis at {link.where} has fallen silent")
-                self._unanswered += 1
-                await link._reach(self._pubsub.ping())
-                continue
-            self._unanswered = 0
-            match message["type"]:
-                case "pong":
-                    return None
-                case "message":
-                    return Message(message["channel"].decode(), message["data"])
-            # The library has connected and subscribed anew by itself: messages may be missing.
-            raise RegistryError(f"Redis at {link.where} ended the subscription")
+            got = await self._subscription.receive(_PING_EVERY_S)
+            if got:
+                self._unanswered = 0
+                await self._check()
+                return got if isinstance(got, Message) else None
+            if self._unanswered == _UNANSWERED_PINGS:
+                raise RegistryError(f"Redis at {self._link.where} has fallen silent")
+            self._unanswered += 1
+            await self._subscription.ping()
+
+    async def _check(self) -> None:
+        if self._link.settings.kind is Kind.STANDALONE or time.monotonic() - self._checked_at_s < _CHECK_EVERY_S:
+            return
+        self._checked_at_s = time.monotonic()
+        if await self._link.settle(self._channel) != self._address:
+            raise RegistryError(f"another server of {self._link.where} has taken over")
 
 
-def _text(name: str) -> str:
-    """Return the text of a script; they lie in `extproc/_redis` of a wheel, in `redis/` of a tree."""
-    package = files("extproc")
-    places: tuple[Traversable, ...] = (package / "_redis" / name, package / ".." / "redis" / name)
-    for place in places:
-        if place.is_file():
-            return place.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"{name} is missing from the installation of extproc")
+class _Server:
+    """A client that closes itself once it is retired and its last command has ended."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._running = 0
+        self._retired = False
+
+    async def command(self, *words: Word) -> Any:
+        self._running += 1
+        try:
+            return await self.client.command(*words)
+        finally:
+            self._running -= 1
+            await self._close_if_over()
+
+    async def retire(self) -> None:
+        self._retired = True
+        await self._close_if_over()
+
+    async def _close_if_over(self) -> None:
+        if self._retired and not self._running:
+            await self.client.aclose()
 
 
-def _entries(reply: list[Any] | None) -> dict[str, list[tuple[str, bytes]]]:
-    return {
-        stream.decode(): [(entry_id.decode(), fields[1]) for entry_id, fields in entries]
-        for stream, entries in reply or ()
-    }
-
-
-def _readable(error: Exception, where: str, timeout_s: float) -> str:
-    match error:
-        case AuthenticationError():
-            return f"Redis at {where} refused the login: {error}"
-        case BusyLoadingError():
-            return f"Redis at {where} is still loading its data"
-        case RedisTimeoutError():
-            return f"Redis at {where} did not answer within {timeout_s:g} s"
-        case RedisConnectionError() | OSError():
-            return f"cannot reach Redis at {where} ({_cause(error)}): start it, or name another"
-        case MovedError():
-            return f"Redis at {where} is one of a cluster, and {error.host}:{error.port} has this fleet"
-        case ReadOnlyError():
-            return f"Redis at {where} is a read-only replica; name the primary"
-    return f"Redis at {where} answered: {error}"
-
-
-def _cause(error: BaseException) -> str:
-    """Return the system's own words for why a connection failed, where it gave any."""
-    deepest = error
-    while (deeper := deepest.__cause__ or deepest.__context__) is not None:
-        deepest = deeper
-        if isinstance(deepest, OSError) and deepest.errno is not None:
-            error = deepest
-    if not isinstance(error, OSError) or error.errno is None:
-        return str(error)
-    return (os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)).lower()
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    where = parts.netloc.rpartition("@")[2] or parts.path
-    return where or url
+def _entry(entry_id: bytes, fields: list[bytes]) -> StreamEntry:
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    return StreamEntry(entry_id.decode(), named.get(b"d", b""), named.get(b"p", b"").decode())

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import msgspec
 
 from extproc.adapters.persistence import persist
-from extproc.adapters.redis_link import DEFAULT_URL, Link, Script
+from extproc.adapters.redis_link import Link, Script
+from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
 from extproc.core.events import DEFAULT_TTL_S, Event, Record, State, Unusable, decode_event, decode_instance
 from extproc.core.model import Instance, Lifecycle
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extproc.core.fleet import Change, Fleet
-
-__all__ = ["DEFAULT_URL", "Registry"]
 
 log = logging.getLogger("extproc.registry")
 
@@ -34,10 +33,10 @@ class Registry:
     in time or refuses.
     """
 
-    def __init__(self, link: Link | str = DEFAULT_URL, fleet_name: str = "default", *, prefix: str = "extproc") -> None:
+    def __init__(self, link: Link | RedisSettings | str = DEFAULT_URL, fleet_name: str = "default") -> None:
         self.link = link if isinstance(link, Link) else Link(link)
-        """The server; closed with the registry."""
-        self.base = f"{prefix}:{{{fleet_name}}}"
+        """The deployment; closed with the registry."""
+        self.base = f"{self.link.settings.prefix}:{{{fleet_name}}}"
         """What every key of the fleet begins with; the braces put them all into one slot of a cluster."""
         self._record = f"{self.base}:instance:"
         self._ids, self._orders, self._seq = f"{self.base}:ids", f"{self.base}:orders", f"{self.base}:seq"
@@ -60,13 +59,13 @@ class Registry:
     async def publish(self, instance: Instance, ttl_s: float = DEFAULT_TTL_S) -> None:
         """Write an instance's record, to live for `ttl_s`, and push it to every router."""
         keys = [self._record + instance.id, self._ids, self._seq]
-        arguments = [self._channel, instance.id, msgspec.json.encode(instance), max(1, round(ttl_s * 1000))]
+        arguments = (self._channel, instance.id, msgspec.json.encode(instance), max(1, round(ttl_s * 1000)))
         await self.link.run(self._publish, keys, arguments)
 
     async def order(self, instance_id: str, lifecycle: Lifecycle | None) -> bool:
         """Let an instance count as `lifecycle`, or as what it is (None). False if it is not known."""
         keys = [self._record + instance_id, self._orders, self._seq]
-        arguments: list[str] = [self._channel, instance_id, lifecycle or ""]
+        arguments = (self._channel, instance_id, lifecycle or "")
         return bool(await self.link.run(self._order, keys, arguments))
 
     async def remove(self, instance_id: str) -> bool:

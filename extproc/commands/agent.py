@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import uvloop
 
 from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
-from extproc.adapters.registry import DEFAULT_URL, Registry
+from extproc.adapters.registry import Registry
 from extproc.agent.agent import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, run_agent
 from extproc.agent.backend import Backend, check
+from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.events import DEFAULT_TTL_S
 from extproc.errors import ConfigError
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share a layer")
     parser.add_argument("--zone", default="", help="zone it runs in")
     parser.add_argument("--max-num-seqs", type=int, metavar="N", help="the engine's own batch limit")
-    add_registry_arguments(parser)
+    add_redis_arguments(parser)
     parser.add_argument("--period-s", type=_seconds, default=DEFAULT_PERIOD_S, help="default: %(default)s")
     parser.add_argument("--ttl-s", type=_seconds, default=DEFAULT_TTL_S, help="life of a record (default: %(default)s)")
     parser.add_argument(
@@ -53,17 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_GRACE_S,
         help="longest time to drain after SIGTERM (default: %(default)s)",
     )
-
-
-def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which registry and which fleet."""
-    parser.add_argument(
-        "--redis-url",
-        default=os.environ.get("EXTPROC_REDIS_URL", DEFAULT_URL),
-        metavar="URL",
-        help=f"default: EXTPROC_REDIS_URL, else {DEFAULT_URL}",
-    )
-    parser.add_argument("--fleet", default="default", help="name of the fleet (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +70,7 @@ async def _run(backends: list[Backend], args: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with Registry(args.redis_url, args.fleet) as registry:
+    async with Registry(redis_settings(args), args.fleet) as registry:
         await run_agent(
             backends,
             registry,
