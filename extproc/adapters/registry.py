@@ -58,7 +58,7 @@ class Registry:
 
     async def publish(self, instance: Instance, ttl_s: float = DEFAULT_TTL_S) -> None:
         """Write an instance's record, to live for `ttl_s`, and push it to every router."""
-        keys = [self._record + instance.id, self._ids, self._seq]
+        keys = [self._record + instance.id, self._ids, self._seq, self._orders]
         arguments = (self._channel, instance.id, msgspec.json.encode(instance), max(1, round(ttl_s * 1000)))
         await self.link.run(self._publish, keys, arguments)
 

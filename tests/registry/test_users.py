@@ -91,7 +91,6 @@ FORBIDDEN: dict[str, tuple[tuple[str | int, ...], ...]] = {
         ("SET", "extproc:{default}:instance:a", "x"),
         ("DEL", "extproc:{default}:instance:a"),
         ("XADD", "extproc:{default}:kv:a", "*", "d", "x"),
-        ("HSET", "extproc:{default}:orders", "a", "Draining"),
         ("EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "extproc:{default}:seq"),
     ),
     "operator": (("XADD", "extproc:{default}:kv:a", "*", "d", "x"), ("ZADD", "extproc:{default}:ids", 1, "a")),
