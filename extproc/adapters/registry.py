@@ -36,6 +36,7 @@ class Registry:
     def __init__(self, link: Link | RedisSettings | str = DEFAULT_URL, fleet_name: str = "default") -> None:
         self.link = link if isinstance(link, Link) else Link(link)
         """The deployment; closed with the registry."""
+        self.fleet_name = fleet_name
         self.base = f"{self.link.settings.prefix}:{{{fleet_name}}}"
         """What every key of the fleet begins with; the braces put them all into one slot of a cluster."""
         self._record = f"{self.base}:instance:"
