@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -64,7 +65,7 @@ def watched_by_sentinels(kind: str, folder: Path, sentinels: int = 3) -> Iterato
             watching.append(stack.enter_context(SentinelServer(kind, folder / f"sentinel-{number}", str(config))))
         group = Watched(primary, replica, watching)
         while any(not knows_all(sentinel, sentinels) for sentinel in watching):
-            pass
+            time.sleep(0.05)
         yield group
 
 
@@ -107,7 +108,7 @@ def cluster_of_three(kind: str, folder: Path) -> Iterator[list[RedisServer]]:
         while any(b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO") for node in nodes) or any(
             len(ask(node, "CLUSTER", "SLOTS")) != 3 for node in nodes
         ):
-            pass
+            time.sleep(0.05)
         yield nodes
 
 

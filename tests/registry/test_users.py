@@ -13,6 +13,7 @@ from extproc.adapters.kv_log import START, KvLog, KvNews
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
+from extproc.cli import main
 from extproc.core.fleet import Fleet
 from extproc.core.model import Lifecycle
 from extproc.errors import RegistryError
@@ -132,6 +133,18 @@ async def test_another_prefix_is_another_house(server: RedisServer) -> None:
     async with Registry(login(server, "agent", prefix="other")) as registry:
         with pytest.raises(RegistryError, match="does not let this user"):
             await registry.publish(instance("a"))
+
+
+def test_the_command_line_takes_the_password_from_a_file(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("operator-secret\n")
+    flags = ["--json", "--redis-url", server.url, "--redis-user", "operator"]
+    assert main(["fleet", *flags, "--redis-password-file", str(path)]) == 0
+    assert capsys.readouterr().out.strip() == "[]"
+    assert main(["fleet", *flags]) == 2
+    assert "refused the login" in capsys.readouterr().err
 
 
 async def test_a_login_that_is_missing_or_wrong_is_told(server: RedisServer) -> None:
