@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from extproc.adapters.redis_settings import RedisSettings
 from extproc.core.snapshot import Policy
 from extproc.errors import ConfigError
 from extproc.stream.exchange import Rules
@@ -21,7 +22,7 @@ class ServeSettings:
 
     listen: tuple[str, int] = ("127.0.0.1", 9002)  # ext_proc, access log and health
     pages: tuple[str, int] = ("127.0.0.1", 9003)  # metrics, fleet, decisions
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis: RedisSettings = field(default_factory=RedisSettings)
     fleet: str = "default"
     cluster_header: str = "x-upstream-cluster"
     drain_s: float = 30.0  # what running streams get after SIGTERM

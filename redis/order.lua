@@ -10,13 +10,14 @@ if ARGV[3] == '' then
   redis.call('HDEL', KEYS[2], ARGV[2])
 else
   redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+  if redis.call('PTTL', KEYS[2]) < 0 then redis.call('PEXPIRE', KEYS[2], 604800000) end  -- a week, renewed by publishes
   lifecycle = cjson.encode(ARGV[3])
 end
 
 -- A counter begins at the server's time in µs, so that one that was lost never comes back to numbers seen before.
 if redis.call('EXISTS', KEYS[3]) == 0 then
   local time = redis.call('TIME')
-  redis.call('SET', KEYS[3], string.format('%.0f', time[1] * 1000000 + time[2]))
+  redis.call('SET', KEYS[3], string.format('%.0f', time[1] * 1000000 + time[2]), 'PX', 604800000)  -- a week
 end
 local seq = string.format('%.0f', redis.call('INCR', KEYS[3]))
 

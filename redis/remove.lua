@@ -9,7 +9,7 @@ if found == 0 then return 0 end
 -- A counter begins at the server's time in µs, so that one that was lost never comes back to numbers seen before.
 if redis.call('EXISTS', KEYS[4]) == 0 then
   local time = redis.call('TIME')
-  redis.call('SET', KEYS[4], string.format('%.0f', time[1] * 1000000 + time[2]))
+  redis.call('SET', KEYS[4], string.format('%.0f', time[1] * 1000000 + time[2]), 'PX', 604800000)  -- a week
 end
 local seq = string.format('%.0f', redis.call('INCR', KEYS[4]))
 

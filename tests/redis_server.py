@@ -70,12 +70,16 @@ class RedisServer:
         os.kill(self._process.pid, number)
 
     def _answers(self) -> bool:
+        return self._says().startswith(b"+PONG")
+
+    def _says(self) -> bytes:
+        """The first bytes of the answer to a PING; none if there is no answer."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+                return connection.recv(16)
         except OSError:
-            return False
+            return b""
 
     def __enter__(self) -> RedisServer:
         self.start()

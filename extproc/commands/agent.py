@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,12 @@ import uvloop
 
 from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
-from extproc.adapters.registry import DEFAULT_URL, Registry
+from extproc.adapters.registry import Registry
 from extproc.agent.agent import run_agent
 from extproc.agent.backend import Backend
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
+from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.events import DEFAULT_TTL_S
 from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="between two look-ups of that name (default: %(default)s)",
     )
     _add_facts(parser)
-    add_registry_arguments(parser)
+    add_redis_arguments(parser)
     _add_pace(parser)
 
 
@@ -128,17 +128,6 @@ def _add_pace(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which registry and which fleet."""
-    parser.add_argument(
-        "--redis-url",
-        default=os.environ.get("EXTPROC_REDIS_URL", DEFAULT_URL),
-        metavar="URL",
-        help=f"default: EXTPROC_REDIS_URL, else {DEFAULT_URL}",
-    )
-    parser.add_argument("--fleet", default="default", help="name of the fleet (default: %(default)s)")
-
-
 def run(args: argparse.Namespace) -> int:
     """Publish until SIGTERM or SIGINT, then drain or not."""
     facts = _facts(args)
@@ -166,7 +155,7 @@ async def _run(source: Source, settings: AgentSettings, args: argparse.Namespace
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, read_again.set)
-    async with Registry(args.redis_url, args.fleet) as registry:
+    async with Registry(redis_settings(args), args.fleet) as registry:
         await run_agent(source, registry, stopping, settings, read_again=read_again)
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
-HELP = "time the way from a request's body to the reply, or the prefix index, on one core and without a network"
+from extproc.commands.numbers import count
+from extproc.errors import ConfigError
+
+HELP = "measure what asking costs: the way of a request, the prefix index, Redis, what replicas see of each other"
 EXAMPLE = "extproc bench --instances 64"
 
 
@@ -15,54 +21,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("request", "prefixes"),
+        choices=sorted(_REPORTS),
         default="request",
-        help="the way of a request, or memory and speed of the prefix index (default: %(default)s)",
+        help="request: from a body to the reply, on one core and without a network; prefixes: memory and speed of the "
+        "prefix index; redis: what a fleet costs its Redis; replicas: how soon one router counts another's choice "
+        "(default: %(default)s)",
     )
     parser.add_argument(
-        "--instances", type=int, default=64, metavar="N", help="instances in the fleet (default: %(default)s)"
+        "--instances", type=count, default=64, metavar="N", help="instances in the fleet (default: %(default)s)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=200, metavar="N", help="requests of each kind (default: %(default)s)"
+        "--rounds", type=count, default=200, metavar="N", help="requests of each kind (default: %(default)s)"
     )
     parser.add_argument(
-        "--entries", type=int, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
+        "--entries", type=count, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--redis-url", metavar="URL", help="server for `redis` and `replicas`; a fleet of its own is written there"
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print medians."""
-    return _prefixes(args) if args.what == "prefixes" else _request(args)
+    """Measure and print."""
+    if args.what in ("redis", "replicas") and not args.redis_url:
+        raise ConfigError(f"bench {args.what} needs --redis-url, such as redis://127.0.0.1:6379/0")
+    _REPORTS[args.what](args)
+    return 0
 
 
-def _request(args: argparse.Namespace) -> int:
+def _request(args: argparse.Namespace) -> None:
     from extproc.bench.request_path import request_path
 
     timings = list(request_path(args.instances, args.rounds))
     if args.json:
-        print(json.dumps([asdict(timing) for timing in timings]))
-        return 0
+        return _print_json(timings)
     print(f"{'body':>10} {'instances':>9} {'understand':>12} {'reply':>12}   (medians of {args.rounds})")
     for timing in timings:
         print(
             f"{timing.body_bytes // 1024:>6} KiB {timing.instances:>9} "
             f"{timing.understand_s * 1e6:>9.0f} µs {timing.reply_s * 1e6:>9.0f} µs"
         )
-    return 0
 
 
-def _prefixes(args: argparse.Namespace) -> int:
+def _prefixes(args: argparse.Namespace) -> None:
     from extproc.bench.prefix_index import CHAIN_BLOCKS, prefix_costs
 
     costs = prefix_costs(args.instances, args.entries, args.rounds)
     if args.json:
-        print(json.dumps(asdict(costs)))
-        return 0
+        return _print_json(costs)
     print(f"{'memory':<34} {'entries':>10} {'bytes/entry':>12}   ({costs.instances} instances)")
     for memory in costs.memory:
         print(f"{memory.shape:<34} {memory.entries:>10} {memory.bytes_per_entry:>12.1f}")
     print(f"\n{f'a chain of {CHAIN_BLOCKS} blocks':<34} {'median':>10} {'p99':>12} {'longest':>12}")
     for step in costs.steps:
         print(f"{step.name:<34} {step.p50_s * 1e6:>7.0f} µs {step.p99_s * 1e6:>9.0f} µs {step.max_s * 1e6:>9.0f} µs")
-    return 0
+
+
+def _redis(args: argparse.Namespace) -> None:
+    from extproc.bench.redis_cost import readable, redis_cost
+
+    cost = asyncio.run(redis_cost(args.redis_url, args.instances, seconds=10.0))
+    if args.json:
+        return _print_json(cost)
+    print(readable(cost))
+
+
+def _replicas(args: argparse.Namespace) -> None:
+    from extproc.bench.visibility import RATES_PER_S, visibility
+
+    seen = [asyncio.run(visibility(args.redis_url, rate, int(rate * 3 + 100))) for rate in RATES_PER_S]
+    if args.json:
+        return _print_json(seen)
+    print(f"{'requests/s':>10} {'median':>9} {'p99':>9} {'longest':>9} {'lost':>5}   CPU that tells, that listens")
+    for each in seen:
+        print(
+            f"{each.rate_per_s:>10.0f} {each.p50_s * 1e3:>6.1f} ms {each.p99_s * 1e3:>6.1f} ms "
+            f"{each.longest_s * 1e3:>6.1f} ms {each.bookings - each.seen:>5}   "
+            f"{each.teller_cpu_share:.1%}, {each.listener_cpu_share:.1%} of a core"
+        )
+
+
+def _print_json(report: Any) -> None:
+    """One result as an object, several as an array."""
+    print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
+
+
+_REPORTS = {"request": _request, "prefixes": _prefixes, "redis": _redis, "replicas": _replicas}

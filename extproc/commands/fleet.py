@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from extproc.adapters.registry import Registry
-from extproc.commands.agent import add_registry_arguments
+from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet import Fleet, Member
 from extproc.core.model import Lifecycle
 from extproc.errors import ConfigError
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("action", nargs="?", choices=("drain", "resume", "remove"), help="nothing: show all")
     parser.add_argument("id", nargs="?", metavar="ID", help="the instance to drain, resume or remove")
-    add_registry_arguments(parser)
+    add_redis_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
     parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _act(args: argparse.Namespace) -> int:
-    async with Registry(args.redis_url, args.fleet) as registry:
+    async with Registry(redis_settings(args), args.fleet) as registry:
         match args.action:
             case "drain":
                 known, done = await registry.order(args.id, Lifecycle.DRAINING), "drains: it takes nothing new"
@@ -68,7 +68,7 @@ async def _act(args: argparse.Namespace) -> int:
 
 async def _show(args: argparse.Namespace) -> int:
     fleet = Fleet()
-    async with Registry(args.redis_url, args.fleet) as registry:
+    async with Registry(redis_settings(args), args.fleet) as registry:
         fleet.resync(await registry.state(), time.monotonic())
     print(_as_json(fleet) if args.json else _as_table(fleet, args.fleet))
     return 0
@@ -76,7 +76,7 @@ async def _show(args: argparse.Namespace) -> int:
 
 async def _watch(args: argparse.Namespace) -> int:
     fleet = Fleet()
-    async with Registry(args.redis_url, args.fleet) as registry:
+    async with Registry(redis_settings(args), args.fleet) as registry:
         fleet.resync(await registry.state(), time.monotonic())  # an unreachable server is an error here
         following = asyncio.create_task(registry.watch(fleet))
         clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() and not args.json else ""

@@ -8,6 +8,7 @@ import sys
 
 from extproc.api.caller import Trust
 from extproc.commands.numbers import count, seconds, seconds_or_zero
+from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
 from extproc.core.snapshot import Policy
 from extproc.stream.exchange import Rules
@@ -30,18 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=environment("METRICS_LISTEN", "127.0.0.1:9003"),
         metavar="HOST:PORT",
         help="pages /metrics, /fleet and /decisions (default %(default)s)",
-    )
-    parser.add_argument(
-        "--redis-url",
-        default=environment("REDIS_URL", settings.redis_url),
-        metavar="URL",
-        help="the registry (default %(default)s)",
-    )
-    parser.add_argument(
-        "--fleet",
-        default=environment("FLEET", settings.fleet),
-        metavar="NAME",
-        help="which fleet of the registry (default %(default)s)",
     )
     parser.add_argument(
         "--cluster-header",
@@ -80,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that running streams get after SIGTERM (default %(default)s)",
     )
     _add_counting(parser, settings)
+    add_redis_arguments(parser)
     _add_trust(parser)
 
 
@@ -156,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
     settings = ServeSettings(
         listen=host_port(args.listen),
         pages=host_port(args.metrics_listen),
-        redis_url=args.redis_url,
+        redis=redis_settings(args),
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,

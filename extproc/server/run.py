@@ -44,7 +44,7 @@ async def serve(settings: ServeSettings) -> None:
         router, observer, time.monotonic, random.random, settings.cluster_header, rules, partial(counted_by, tokenizers)
     )
     service = Service(shell)
-    async with Registry(settings.redis_url, settings.fleet) as registry:
+    async with Registry(settings.redis, settings.fleet) as registry:
         synced = asyncio.Event()
         watcher = asyncio.create_task(registry.watch(router.fleet, router.take, synced=synced))
         try:
