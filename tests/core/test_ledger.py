@@ -127,5 +127,5 @@ def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, in
     assert ledger.in_flight() == {}
     for key in "ab":
         work = ledger.work(key)
-        assert (work.requests, work.own_tokens, work.own_prompt_tokens) == (0, 0, 0)
+        assert (work.requests, work.booked_tokens, work.booked_prompt_tokens) == (0, 0, 0)
         assert work.prefill_backlog_s(now) == pytest.approx(0.0, abs=1e-9)
