@@ -121,7 +121,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.on_own_change: Callable[[str, float | None], None] | None = None
-        """Called with the id of each reservation of ours that was made, moved or ended, and when, where that is known."""
+        """Called with the id of each reservation of ours that was made, moved or ended; and when, if that is known."""
         self._work: dict[str, Work] = {}
         self._where: dict[str, dict[str, str]] = {OURS: {}}  # router -> request id -> instance key
 

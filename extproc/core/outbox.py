@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from extproc.core.bookings import EVERYONE, MAX_ENTRIES, Batch, Booked, Over, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from extproc.core.ledger import Ledger
 

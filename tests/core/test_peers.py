@@ -260,7 +260,7 @@ ACTIONS = st.tuples(
 )
 
 
-def act(network: Network, action: str, who: int, what: int) -> None:
+def act(network: Network, action: str, who: int, what: int) -> None:  # noqa: PLR0912
     """One thing happens to one of the replicas or messages."""
     if action == "start" or not network.replicas:
         network.start()
@@ -340,7 +340,7 @@ def test_sequence_numbers_never_jump_at_the_sender() -> None:
     made, numbers = network.replicas[0], list[int]()
     for number in range(1200):
         made.ledger.reserve("a@1", reservation(str(number), network.now))
-        if number % 7 == 0 or number > 600 and number % 599 == 0:
+        if number % 7 == 0 and (number < 600 or number > 1150):  # in between more than one batch holds
             numbers += [decode(data).seq for data in made.sharing.outbox.batches(network.now)]
         if number == 500:
             made.sharing.outbox.lost()

@@ -1,0 +1,116 @@
+"""Carries what routers tell each other of their requests over a channel of Redis. Never on the request path.
+
+The first change starts a timer of `batch_s`; all changes until it ends travel in one batch. If Redis is gone, our own
+reservations stay as they are, those of peers run out with their leases, and once it is back everybody states anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from extproc.adapters.persistence import persist
+from extproc.core.sharing import HEARTBEAT_S, LEASE_S, Sharing
+from extproc.errors import RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from extproc.adapters.redis_link import Link
+    from extproc.core.ledger import Ledger
+
+BATCH_S = 0.002
+
+log = logging.getLogger("extproc.bookings")
+
+
+class Bookings:
+    """One router's reservations, told to all routers of a fleet, and theirs kept in `ledger`.
+
+    `router_name` must differ for every start of a router.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        fleet_name: str,
+        router_name: str,
+        ledger: Ledger,
+        *,
+        prefix: str = "extproc",
+        batch_s: float = BATCH_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sharing = Sharing(router_name, ledger, heartbeat_s=heartbeat_s, lease_s=lease_s)
+        self.unusable = 0
+        """Messages on the channel that were no batch."""
+        self._link = link
+        self._channel = f"{prefix}:{{{fleet_name}}}:bookings"
+        self._batch_s = batch_s
+        self._clock = clock
+        self._pending = asyncio.Event()
+        self.sharing.outbox.on_pending = self._pending.set
+
+    async def run(self) -> NoReturn:
+        """Tell and listen until cancelled; never raises, whatever becomes of the server."""
+        leases = asyncio.create_task(self._watch_leases())
+        try:
+            await persist("bookings", self._link.where, self._live, self.sharing.outbox.lost)
+        finally:
+            leases.cancel()
+
+    async def farewell(self) -> None:
+        """Tell peers that nothing of ours is open any more; call it when `run` has ended. Never raises."""
+        try:
+            for data in self.sharing.outbox.farewell(self._clock()):
+                await self._link.publish(self._channel, data)
+        except RegistryError as error:
+            log.info("bookings: no farewell, our lease will run out: %s", error)
+
+    async def _live(self, in_touch: Callable[[], None]) -> None:
+        """Live through one connection. Whichever of telling and listening fails first ends both."""
+        async with self._link.follow(self._channel) as subscription:
+            self.sharing.outbox.lost()  # whatever was said while we did not listen, or did not arrive
+            telling = asyncio.create_task(self._tell())
+            try:
+                async for message in subscription:
+                    in_touch()
+                    if message is not None:
+                        self._take(message.payload)
+                    if telling.done():
+                        break
+            finally:
+                telling.cancel()
+            await telling
+
+    async def _tell(self) -> NoReturn:
+        outbox = self.sharing.outbox
+        while True:
+            wait_s = outbox.due_at_s - self._clock()
+            if wait_s > 0:
+                self._pending.clear()
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._pending.wait()
+                except TimeoutError:
+                    pass
+            await asyncio.sleep(self._batch_s)
+            for data in outbox.batches(self._clock()):
+                await self._link.publish(self._channel, data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self.sharing.receive(data, self._clock())
+        except ValueError as error:
+            self.unusable += 1
+            if self.unusable == 1:
+                log.warning("bookings: a message on %s is no batch: %s", self._channel, error)
+
+    async def _watch_leases(self) -> NoReturn:
+        while True:
+            self.sharing.peers.expire(self._clock())
+            await asyncio.sleep(self.sharing.peers.lease_s / 8)
