@@ -1,7 +1,8 @@
 """Carries what routers tell each other of their requests over a channel of Redis. Never on the request path.
 
-The first change starts a timer of `batch_s`; all changes until it ends travel in one batch. If Redis is gone, our own
-reservations stay as they are, those of peers run out with their leases, and once it is back everybody states anew.
+A change travels at once, but no sooner than `batch_s` after the batch before: what changes until then goes together. If
+Redis is gone, our own reservations stay as they are, those of peers run out with their leases, and once it is back
+everybody states anew.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.persistence import persist
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
     from extproc.core.ledger import Ledger
 
-BATCH_S = 0.002
+BATCH_S = 0.004  # at most 250 messages a second from each router
 
 log = logging.getLogger("extproc.bookings")
 
@@ -73,33 +75,27 @@ class Bookings:
 
     async def _live(self, in_touch: Callable[[], None]) -> None:
         """Live through one connection. Whichever of telling and listening fails first ends both."""
-        async with self._link.follow(self._channel) as subscription:
-            self.sharing.outbox.lost()  # whatever was said while we did not listen, or did not arrive
-            telling = asyncio.create_task(self._tell())
-            try:
+        try:
+            async with self._link.follow(self._channel) as subscription, asyncio.TaskGroup() as group:
+                group.create_task(self._tell())
                 async for message in subscription:
                     in_touch()
                     if message is not None:
                         self._take(message.payload)
-                    if telling.done():
-                        break
-            finally:
-                telling.cancel()
-            await telling
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     async def _tell(self) -> NoReturn:
         outbox = self.sharing.outbox
+        told_at_s = float("-inf")
         while True:
-            wait_s = outbox.due_at_s - self._clock()
-            if wait_s > 0:
+            while (wait_s := max(outbox.due_at_s, told_at_s + self._batch_s) - self._clock()) > 0:
                 self._pending.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._pending.wait()
-                except TimeoutError:
-                    pass
-            await asyncio.sleep(self._batch_s)
-            for data in outbox.batches(self._clock()):
+            told_at_s = self._clock()
+            for data in outbox.batches(told_at_s):
                 await self._link.publish(self._channel, data)
 
     def _take(self, data: bytes) -> None:
