@@ -10,14 +10,16 @@ that: a late word changes what they are explained by, as if it had been known in
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from extproc.core.model import Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _REMEMBER_S = 30.0  # an engine's report is never so late that requests which ended before this matter
 
@@ -165,23 +167,26 @@ class Ledger:
 
         `now` is when it ended, which for a peer's lies a little before its word came.
         """
-        key = self._where.get(router, {}).pop(request_id, None)
-        if key is None:
-            return
-        work = self._work[key]
-        gone = work.active.pop((router, request_id))
-        work.booked_tokens -= gone.tokens
-        work.booked_prompt_tokens -= gone.prompt_tokens
-        gauges = work.gauges
-        if now > gauges.observed_at_s:
-            work.ended.append(Ended(gone.taken_s, now, gone.tokens))
-            _drop_until(work.ended, now - _REMEMBER_S)
-        elif gauges.explain(gone.taken_s, -1, -gone.prompt_tokens):
-            _settle(work)  # the engine had it no longer
-        _move_up(work, gone, now)
-        if router == OURS:
-            work.own_requests -= 1
-            self._tell(request_id, now)
+        self.release_all(((request_id, now),), router)
+
+    def release_all(self, ends: Iterable[tuple[str, float]], router: str = OURS) -> None:
+        """End many reservations, each with the time of its end, at the price of one look at each instance."""
+        where = self._where.get(router, {})
+        aborted: dict[str, list[tuple[float, float]]] = {}
+        for request_id, now in ends:
+            key = where.pop(request_id, None)
+            if key is None:
+                continue
+            work = self._work[key]
+            gone = _take_out(work, (router, request_id), now)
+            undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
+            if undone_s:
+                aborted.setdefault(key, []).append((gone.prefill_done_at_s, undone_s))
+            if router == OURS:
+                work.own_requests -= 1
+                self._tell(request_id, now)
+        for key, undone in aborted.items():
+            _move_up(self._work[key], undone)
 
     def move(self, request_id: str, key: str, router: str = OURS) -> None:
         """Book a request where it really went: Envoy retried it on another instance."""
@@ -221,8 +226,7 @@ class Ledger:
 
     def drop_router(self, router: str, now: float) -> None:
         """End all reservations of a peer that is not heard any more. What still runs shows as foreign work."""
-        for request_id in list(self.booked(router)):
-            self.release(request_id, now, router)
+        self.release_all([(request_id, now) for request_id in self.booked(router)], router)
         if router != OURS:
             self._where.pop(router, None)
 
@@ -250,15 +254,28 @@ def _settle(work: Work) -> None:
     work.foreign_kv_tokens = max(0.0, gauges.held_tokens - gauges.explained_tokens) if unexplained else 0.0
 
 
-def _move_up(work: Work, gone: Reservation, now: float) -> None:
-    """If a request was aborted before its prompt was computed, those behind it are computed sooner."""
-    undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
-    if not undone_s:
-        return
-    work.prefill_free_at_s -= undone_s
+def _take_out(work: Work, place: tuple[str, str], now: float) -> Reservation:
+    gone = work.active.pop(place)
+    work.booked_tokens -= gone.tokens
+    work.booked_prompt_tokens -= gone.prompt_tokens
+    if now > work.gauges.observed_at_s:
+        work.ended.append(Ended(gone.taken_s, now, gone.tokens))
+        _drop_until(work.ended, now - _REMEMBER_S)
+    elif work.gauges.explain(gone.taken_s, -1, -gone.prompt_tokens):
+        _settle(work)  # the engine had it no longer
+    return gone
+
+
+def _move_up(work: Work, undone: list[tuple[float, float]]) -> None:
+    """Compute the others' prompts sooner by those, as (done at, seconds left), that were aborted before them."""
+    undone.sort()
+    done_at_s = [each for each, _ in undone]
+    sums_s = [0.0, *accumulate(left_s for _, left_s in undone)]
+    work.prefill_free_at_s -= sums_s[-1]
     for place, behind in work.active.items():
-        if behind.prefill_done_at_s > gone.prefill_done_at_s:
-            work.active[place] = replace(behind, prefill_done_at_s=behind.prefill_done_at_s - undone_s)
+        sooner_s = sums_s[bisect_left(done_at_s, behind.prefill_done_at_s)]
+        if sooner_s:
+            work.active[place] = replace(behind, prefill_done_at_s=behind.prefill_done_at_s - sooner_s)
 
 
 def _drop_until(ended: deque[Ended], released_s: float) -> None:

@@ -98,8 +98,7 @@ class Peers:
         self.ledger.tidy(now)
 
     def _apply(self, peer: _Peer, batch: Batch, now: float) -> None:
-        for over in batch.over:
-            self.ledger.release(over.request_id, now - over.age_us / 1e6, batch.router)
+        self.ledger.release_all([(over.request_id, now - over.age_us / 1e6) for over in batch.over], batch.router)
         for booked in batch.booked:
             self._book(batch.router, batch.places[booked.place], booked, now)
         if batch.part == 1:
@@ -108,8 +107,8 @@ class Peers:
             return
         peer.stated.update(booked.request_id for booked in batch.booked)
         if batch.part == batch.parts:
-            for request_id in self.ledger.booked(batch.router).keys() - peer.stated:
-                self.ledger.release(request_id, now, batch.router)
+            gone = self.ledger.booked(batch.router).keys() - peer.stated
+            self.ledger.release_all([(request_id, now) for request_id in gone], batch.router)
             peer.complete, peer.stated = True, None
             self.counts.statements += 1
 
