@@ -170,6 +170,24 @@ def test_prompts_that_a_peer_sent_queue_before_ours() -> None:
     assert ledger.work("a@1").prefill_backlog_s(50.0) == pytest.approx(1.5)
 
 
+@given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.floats(0.0, 10.0))
+def test_ending_many_at_once_is_the_same_as_one_after_another(
+    prefills_s: list[float], ending: set[int], now: float
+) -> None:
+    """What is left of the prompts, and when each of the others is done."""
+    at_once, one_by_one = Ledger(), Ledger()
+    for ledger in (at_once, one_by_one):
+        for number, prefill_s in enumerate(prefills_s):
+            ledger.reserve("a@1", reservation(str(number), 0.0, prefill_s))
+    at_once.release_all([(str(number), now) for number in ending])
+    for number in ending:
+        one_by_one.release(str(number), now)
+    works = [ledger.work("a@1") for ledger in (at_once, one_by_one)]
+    assert works[0].prefill_backlog_s(now) == pytest.approx(works[1].prefill_backlog_s(now))
+    done_s = [[each.prefill_done_at_s for each in work.active.values()] for work in works]
+    assert done_s[0] == pytest.approx(done_s[1])
+
+
 _LIVES = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10), st.floats(0, 3), st.booleans()), max_size=12)
 
 
