@@ -31,17 +31,16 @@ log = logging.getLogger("extproc.bookings")
 class Bookings:
     """One router's reservations, told to all routers of a fleet, and theirs kept in `ledger`.
 
-    `router_name` must differ for every start of a router.
+    `base` is what all names of the fleet begin with, `Registry.base`; `router_name` must differ for every start.
     """
 
     def __init__(
         self,
         link: Link,
-        fleet_name: str,
+        base: str,
         router_name: str,
         ledger: Ledger,
         *,
-        prefix: str = "extproc",
         batch_s: float = BATCH_S,
         heartbeat_s: float = HEARTBEAT_S,
         lease_s: float = LEASE_S,
@@ -51,7 +50,7 @@ class Bookings:
         self.unusable = 0
         """Messages on the channel that were no batch."""
         self._link = link
-        self._channel = f"{prefix}:{{{fleet_name}}}:bookings"
+        self._channel = f"{base}:bookings"
         self._batch_s = batch_s
         self._clock = clock
         self._pending = asyncio.Event()

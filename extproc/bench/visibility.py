@@ -56,16 +56,16 @@ class _Watched(Ledger):
 
 async def visibility(url: str, rate_per_s: float, bookings: int) -> Visibility:
     """Book and release at a steady rate here, and watch from a process of its own. Raises RegistryError."""
-    fleet = f"bench-{secrets.token_hex(4)}"  # apart from any real fleet on the same server
+    base = f"extproc:{{bench-{secrets.token_hex(4)}}}"  # apart from any real fleet on the same server
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    listener = context.Process(target=_listen, args=(url, fleet, theirs), daemon=True)
+    listener = context.Process(target=_listen, args=(url, base, theirs), daemon=True)
     listener.start()
     try:
         async with Link(url) as link:
             await link.command("PING")
             await asyncio.to_thread(_expect, ours)
-            cpu_share = await _book(link, fleet, rate_per_s, bookings)
+            cpu_share = await _book(link, base, rate_per_s, bookings)
         ours.send("end")
         late_s, listener_share = await asyncio.to_thread(_expect, ours)
     finally:
@@ -78,9 +78,9 @@ async def visibility(url: str, rate_per_s: float, bookings: int) -> Visibility:
     return Visibility(rate_per_s, bookings, len(late_s), at[0], at[1], at[2], cpu_share, listener_share)
 
 
-async def _book(link: Link, fleet: str, rate_per_s: float, count: int) -> float:
+async def _book(link: Link, base: str, rate_per_s: float, count: int) -> float:
     ledger = Ledger()
-    sharing = Bookings(link, fleet, "teller", ledger)
+    sharing = Bookings(link, base, "teller", ledger)
     task = asyncio.create_task(sharing.run())
     try:
         async with asyncio.timeout(_LONGEST_S):
@@ -104,14 +104,14 @@ async def _book(link: Link, fleet: str, rate_per_s: float, count: int) -> float:
     return share
 
 
-def _listen(url: str, fleet: str, pipe: Connection) -> None:
-    asyncio.run(_listen_until_told(url, fleet, pipe))
+def _listen(url: str, base: str, pipe: Connection) -> None:
+    asyncio.run(_listen_until_told(url, base, pipe))
 
 
-async def _listen_until_told(url: str, fleet: str, pipe: Connection) -> None:
+async def _listen_until_told(url: str, base: str, pipe: Connection) -> None:
     ledger = _Watched()
     async with Link(url) as link:
-        task = asyncio.create_task(Bookings(link, fleet, f"listener-{os.getpid()}", ledger).run())
+        task = asyncio.create_task(Bookings(link, base, f"listener-{os.getpid()}", ledger).run())
         pipe.send("ready")
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         await asyncio.to_thread(pipe.recv)

@@ -28,9 +28,7 @@ class World:
 
     def __init__(self, routers: int, *, sharing: bool) -> None:
         self.now = 0.0
-        self.instances = [
-            instance(name, hardware=kind) for name, kind in zip("abcdef", ["h100_sxm"] * 4 + ["l40s"] * 2)
-        ]
+        self.instances = [instance(name, hardware="l40s" if name in "ef" else "h100_sxm") for name in "abcdef"]
         self.routers = [Router() for _ in range(routers)]
         self.sharings = [Sharing(f"r{n}", router.ledger) for n, router in enumerate(self.routers)] if sharing else []
         self.running = Counter[str]()

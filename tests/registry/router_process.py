@@ -17,7 +17,9 @@ from extproc.core.ledger import Ledger, Reservation
 async def main(url: str, name: str) -> None:
     ledger = Ledger()
     async with Link(url) as link:
-        following = asyncio.create_task(Bookings(link, "default", name, ledger, heartbeat_s=0.2, lease_s=0.6).run())
+        following = asyncio.create_task(
+            Bookings(link, "extproc:{default}", name, ledger, heartbeat_s=0.2, lease_s=0.6).run()
+        )
         while line := await asyncio.to_thread(sys.stdin.readline):
             match line.split():
                 case ["book", request_id, key]:

@@ -43,7 +43,7 @@ async def router(url: str, name: str, *, lease_s: float = LEASE_S) -> AsyncItera
     """One router's ledger, told to others and kept in step with them while the context lasts."""
     ledger = Ledger()
     async with Link(url, timeout_s=0.5) as link:
-        made = Bookings(link, "default", name, ledger, heartbeat_s=HEARTBEAT_S, lease_s=lease_s)
+        made = Bookings(link, "extproc:{default}", name, ledger, heartbeat_s=HEARTBEAT_S, lease_s=lease_s)
         task = asyncio.create_task(made.run())
         try:
             yield ledger, made
