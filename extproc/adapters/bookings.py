@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from extproc.core.ledger import Ledger
 
 BATCH_S = 0.004  # at most 250 messages a second from each router
+_FAREWELL_S = 1.0  # it spares peers the rest of our lease, no more
 
 log = logging.getLogger("extproc.bookings")
 
@@ -67,9 +68,10 @@ class Bookings:
     async def farewell(self) -> None:
         """Tell peers that nothing of ours is open any more; call it when `run` has ended. Never raises."""
         try:
-            for data in self.sharing.outbox.farewell(self._clock()):
-                await self._link.publish(self._channel, data)
-        except RegistryError as error:
+            async with asyncio.timeout(_FAREWELL_S):
+                for data in self.sharing.outbox.farewell(self._clock()):
+                    await self._link.publish(self._channel, data)
+        except (RegistryError, TimeoutError) as error:
             log.info("bookings: no farewell, our lease will run out: %s", error)
 
     async def _live(self, in_touch: Callable[[], None]) -> None:
@@ -107,5 +109,5 @@ class Bookings:
 
     async def _watch_leases(self) -> NoReturn:
         while True:
-            self.sharing.peers.expire(self._clock())
+            self.sharing.expire(self._clock())
             await asyncio.sleep(self.sharing.peers.lease_s / 8)

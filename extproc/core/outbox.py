@@ -2,7 +2,7 @@
 
 Changes of one request between two batches become one: its state when the batch is made. While nothing changes, a
 heartbeat carries the sequence number and the count of open requests, by which a peer finds that it missed something;
-it then asks for a statement of everything.
+it then asks for a statement of everything. While no peer is heard there are heartbeats only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Outbox:
         self.name = name
         self.on_pending: Callable[[], None] = lambda: None
         """Called when there is something to send before the next heartbeat."""
+        self._listened = False
         self._ledger = ledger
         self._heartbeat_s = heartbeat_s
         self._statement_gap_s = heartbeat_s / 4  # many peers that ask at once get one answer
@@ -37,6 +38,17 @@ class Outbox:
         self._stated_at_s = float("-inf")
         self._sent_at_s = float("-inf")
         ledger.on_own_change = self._note
+
+    @property
+    def listened(self) -> bool:
+        """Whether there is any peer to tell."""
+        return self._listened
+
+    @listened.setter
+    def listened(self, listened: bool) -> None:
+        if listened and not self._listened:
+            self.asked()
+        self._listened = listened
 
     @property
     def due_at_s(self) -> float:
@@ -124,8 +136,8 @@ class Outbox:
         return len(self._ledger.booked()) if last else None
 
     def _note(self, request_id: str, at_s: float | None) -> None:
-        if self._must_state:
-            return  # it will tell this too
+        if self._must_state or not self._listened:
+            return  # a statement will tell this too
         if len(self._changes) >= MAX_CHANGES:
             self._changes.clear()
             self._must_state = True

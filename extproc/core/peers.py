@@ -59,6 +59,11 @@ class Peers:
         return list(self._peers)
 
     @property
+    def any(self) -> bool:
+        """Whether there is any other router."""
+        return bool(self._peers)
+
+    @property
     def requests(self) -> int:
         """Open requests of all of them."""
         return sum(len(self.ledger.booked(name)) for name in self._peers)

@@ -1,7 +1,7 @@
 """One router's part in telling all routers of every choice: bytes in, bytes out, times as arguments.
 
-The shell calls `receive` for what arrives, `batches` when `due_at_s` has come or a few ms after `on_pending`, and
-`expire` several times within a lease, whether or not anything arrives.
+The shell calls `receive` for what arrives, the outbox' `batches` when its `due_at_s` has come, which `on_pending` tells
+to be now, and `expire` several times within a lease, whether or not anything arrives.
 """
 
 from __future__ import annotations
@@ -34,3 +34,9 @@ class Sharing:
     def receive(self, data: bytes, now: float) -> None:
         """Take what arrived at `now`. Raises ValueError, in one readable line, if it is no batch."""
         self.peers.take(decode(data), now)
+        self.outbox.listened = self.peers.any
+
+    def expire(self, now: float) -> None:
+        """Drop what routers told that are not heard any more."""
+        self.peers.expire(now)
+        self.outbox.listened = self.peers.any

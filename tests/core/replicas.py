@@ -72,7 +72,7 @@ class Network:
     def expire(self) -> None:
         for replica in self.replicas:
             if not replica.frozen:
-                replica.sharing.peers.expire(self.now)
+                replica.sharing.expire(self.now)
 
     def calm(self, for_s: float) -> None:
         """Time passes and every message arrives in order after a short transit."""

@@ -102,6 +102,24 @@ def test_a_router_that_joins_late_learns_all_that_is_open() -> None:
     assert max(map(len, parts)) < 20_000
 
 
+def test_a_router_alone_sends_heartbeats_only() -> None:
+    """Nobody would read of its choices; the first peer is told all of them."""
+    network = network_of(1)
+    alone = network.replicas[0]
+    sent = list[bytes]()
+    for number in range(300):
+        alone.ledger.reserve("a@1", reservation(str(number), network.now))
+        sent += alone.sharing.outbox.batches(network.now)
+        network.now += 0.01
+    assert len(sent) == 3
+    assert all(len(data) < 40 for data in sent)
+    second = network.start()
+    for _ in range(3):
+        exchange(network)
+        network.now += 0.3
+    assert second.ledger.work("a@1").requests == 300
+
+
 def test_what_was_not_sent_for_long_is_a_statement_and_not_a_queue() -> None:
     """Memory while Redis is away is bounded by what is open, not by what has happened."""
     network = network_of(2)
@@ -188,7 +206,7 @@ def test_a_frozen_router_loses_its_lease_and_is_restored_when_it_thaws() -> None
     network.calm(AFTER_LEASE_S)
     assert second.ledger.work("a@1").requests == 0
     first.frozen = False
-    first.sharing.peers.expire(network.now)
+    first.sharing.expire(network.now)
     assert first.ledger.work("b@1").requests == 1
     network.calm(HEARTBEAT_AND_ANSWER_S)
     assert second.ledger.work("a@1").requests == 1
