@@ -22,6 +22,8 @@ from extproc.core.ledger import OURS, Ledger, Reservation
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+RATES_PER_S = (20.0, 200.0, 1000.0)
+
 _INSTANCES = 16
 _SETTLE_S = 0.5
 _LONGEST_S = 30.0

@@ -50,7 +50,7 @@ async def test_a_request_of_one_process_counts_at_the_other_until_it_ends_or_its
 
             async def until(holds: Callable[[dict[str, Any]], bool]) -> None:
                 async with asyncio.timeout(LONG_S):
-                    while not holds(await row(http, pages)):
+                    while not holds(await row(http, pages)):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
 
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
