@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import redis.asyncio as aioredis
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_settings import parse
 from extproc.bench.visibility import visibility
 from extproc.core.ledger import Ledger, Reservation
 from tests.redis_server import KINDS, RedisServer, binary
@@ -42,7 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def router(url: str, name: str, *, lease_s: float = LEASE_S) -> AsyncIterator[tuple[Ledger, Bookings]]:
     """One router's ledger, told to others and kept in step with them while the context lasts."""
     ledger = Ledger()
-    async with Link(url, timeout_s=0.5) as link:
+    async with Link(replace(parse(url), timeout_s=0.5)) as link:
         made = Bookings(link, "extproc:{default}", name, ledger, heartbeat_s=HEARTBEAT_S, lease_s=lease_s)
         task = asyncio.create_task(made.run())
         try:
@@ -52,6 +54,7 @@ async def router(url: str, name: str, *, lease_s: float = LEASE_S) -> AsyncItera
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            await made.farewell()
 
 
 @asynccontextmanager
@@ -97,15 +100,12 @@ async def test_three_routers_see_each_others_requests_and_their_ends(server: Red
 async def test_a_router_that_joins_late_learns_thousands_of_open_requests(server: RedisServer) -> None:
     """And one that leaves takes its own with it, without anybody waiting for its lease."""
     async with router(server.url, "late", lease_s=1000.0) as (late, _):
-        async with router(server.url, "early") as (early, bookings):
+        async with router(server.url, "early") as (early, _):
             for number in range(3000):
                 early.reserve("a@1", booking(str(number)))
             await until(lambda: late.work("a@1").requests == 3000)
             async with router(server.url, "latest") as (latest, _):
                 await until(lambda: latest.work("a@1").requests == 3000)
-        async with Link(server.url) as link:
-            bookings._link = link  # the router's own is closed
-            await bookings.farewell()
         await until(lambda: late.work("a@1").requests == 0)
 
 

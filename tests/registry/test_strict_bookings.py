@@ -6,12 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis.asyncio as aioredis
 
 from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_settings import parse
 from extproc.adapters.strict_bookings import Place, StrictBookings
 from tests.redis_server import KINDS, RedisServer, binary
 
@@ -29,7 +31,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 
 @asynccontextmanager
 async def router(url: str, name: str, *, budget_s: float = LONG_S) -> AsyncIterator[StrictBookings]:
-    async with Link(url, timeout_s=0.5) as link:
+    async with Link(replace(parse(url), timeout_s=0.5)) as link:
         made = StrictBookings(link, BASE, name, budget_s=budget_s, heartbeat_s=0.2, lease_s=0.6)
         task = asyncio.create_task(made.run())
         try:
