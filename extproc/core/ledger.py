@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,6 @@ class Reservation:
     prompt_tokens: int
     output_tokens: int
     router: str = OURS
-    prefill_done_at_s: float = 0.0  # set by the ledger: when its prompt will have been computed
 
     @property
     def tokens(self) -> int:
@@ -80,6 +79,7 @@ class Work:
     """All that is in flight on one incarnation of an instance. Read by the cost, written by the ledger only."""
 
     active: dict[tuple[str, str], Reservation] = field(default_factory=dict)  # by router and request id
+    prefilled_at_s: dict[tuple[str, str], float] = field(default_factory=dict)  # when each prompt will be computed
     ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report
     gauges: Gauges = field(default_factory=Gauges)
     foreign_running: int = 0
@@ -139,6 +139,11 @@ class Ledger:
         """An open request. Raises KeyError if it is none."""
         return self._work[self._where[router][request_id]].active[router, request_id]
 
+    def prefill_left_s(self, request_id: str, now: float) -> float:
+        """Seconds of an open request's prompt that are not computed yet, as far as we know. Raises KeyError."""
+        work = self._work[self._where[OURS][request_id]]
+        return _undone_s(work.active[OURS, request_id], work.prefilled_at_s[OURS, request_id], now)
+
     def reserve(self, key: str, reservation: Reservation, now: float | None = None) -> None:
         """Book a request on an instance, at once visible to the next decision.
 
@@ -147,8 +152,9 @@ class Ledger:
         router, request_id = reservation.router, reservation.request_id
         work = self._work.setdefault(key, Work())
         begins_s = max(work.prefill_free_at_s, reservation.taken_s if now is None else now)
-        done_at_s = begins_s + reservation.prefill_s if reservation.prefill_s else begins_s
-        work.active[router, request_id] = replace(reservation, prefill_done_at_s=done_at_s)
+        done_at_s = begins_s + reservation.prefill_s
+        work.active[router, request_id] = reservation
+        work.prefilled_at_s[router, request_id] = done_at_s
         work.booked_tokens += reservation.tokens
         work.booked_prompt_tokens += reservation.prompt_tokens
         if reservation.prefill_s:
@@ -178,10 +184,9 @@ class Ledger:
             if key is None:
                 continue
             work = self._work[key]
-            gone = _take_out(work, (router, request_id), now)
-            undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
-            if undone_s:
-                aborted.setdefault(key, []).append((gone.prefill_done_at_s, undone_s))
+            gone, done_at_s = _take_out(work, (router, request_id), now)
+            if undone_s := _undone_s(gone, done_at_s, now):
+                aborted.setdefault(key, []).append((done_at_s, undone_s))
             if router == OURS:
                 work.own_requests -= 1
                 self._tell(request_id, now)
@@ -254,7 +259,8 @@ def _settle(work: Work) -> None:
     work.foreign_kv_tokens = max(0.0, gauges.held_tokens - gauges.explained_tokens) if unexplained else 0.0
 
 
-def _take_out(work: Work, place: tuple[str, str], now: float) -> Reservation:
+def _take_out(work: Work, place: tuple[str, str], now: float) -> tuple[Reservation, float]:
+    """The reservation that ends, and when its prompt would have been computed."""
     gone = work.active.pop(place)
     work.booked_tokens -= gone.tokens
     work.booked_prompt_tokens -= gone.prompt_tokens
@@ -263,19 +269,22 @@ def _take_out(work: Work, place: tuple[str, str], now: float) -> Reservation:
         _drop_until(work.ended, now - _REMEMBER_S)
     elif work.gauges.explain(gone.taken_s, -1, -gone.prompt_tokens):
         _settle(work)  # the engine had it no longer
-    return gone
+    return gone, work.prefilled_at_s.pop(place)
+
+
+def _undone_s(reservation: Reservation, done_at_s: float, now: float) -> float:
+    return min(reservation.prefill_s, max(0.0, done_at_s - now))
 
 
 def _move_up(work: Work, undone: list[tuple[float, float]]) -> None:
     """Compute the others' prompts sooner by those, as (done at, seconds left), that were aborted before them."""
     undone.sort()
-    done_at_s = [each for each, _ in undone]
+    aborted_s = [each for each, _ in undone]
     sums_s = [0.0, *accumulate(left_s for _, left_s in undone)]
     work.prefill_free_at_s -= sums_s[-1]
-    for place, behind in work.active.items():
-        sooner_s = sums_s[bisect_left(done_at_s, behind.prefill_done_at_s)]
-        if sooner_s:
-            work.active[place] = replace(behind, prefill_done_at_s=behind.prefill_done_at_s - sooner_s)
+    work.prefilled_at_s = {
+        place: done_at_s - sums_s[bisect_left(aborted_s, done_at_s)] for place, done_at_s in work.prefilled_at_s.items()
+    }
 
 
 def _drop_until(ended: deque[Ended], released_s: float) -> None:

@@ -122,12 +122,11 @@ class Outbox:
     def _booked(self, request_id: str, places: dict[str, int], now: float) -> Booked:
         key = self._ledger.booked()[request_id]
         taken = self._ledger.reservation(request_id)
-        left_s = min(taken.prefill_s, max(0.0, taken.prefill_done_at_s - now))
         return Booked(
             request_id,
             places.setdefault(key, len(places)),
             _age_us(taken.taken_s, now),
-            round(left_s * 1e6),
+            round(self._ledger.prefill_left_s(request_id, now) * 1e6),
             taken.prompt_tokens,
             taken.output_tokens,
         )

@@ -59,9 +59,9 @@ class Peers:
         return list(self._peers)
 
     @property
-    def any(self) -> bool:
-        """Whether there is any other router."""
-        return bool(self._peers)
+    def number(self) -> int:
+        """How many other routers there are."""
+        return len(self._peers)
 
     @property
     def requests(self) -> int:

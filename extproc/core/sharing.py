@@ -34,9 +34,9 @@ class Sharing:
     def receive(self, data: bytes, now: float) -> None:
         """Take what arrived at `now`. Raises ValueError, in one readable line, if it is no batch."""
         self.peers.take(decode(data), now)
-        self.outbox.listened = self.peers.any
+        self.outbox.listened = self.peers.number > 0
 
     def expire(self, now: float) -> None:
         """Drop what routers told that are not heard any more."""
         self.peers.expire(now)
-        self.outbox.listened = self.peers.any
+        self.outbox.listened = self.peers.number > 0

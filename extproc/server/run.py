@@ -105,7 +105,7 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauge
         calibration=router.beliefs.outputs.calibration(),
         exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
         replicas=Replicas(
-            len(peers.names), peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
+            peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
         ),
     )
 

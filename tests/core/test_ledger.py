@@ -184,7 +184,7 @@ def test_ending_many_at_once_is_the_same_as_one_after_another(
         one_by_one.release(str(number), now)
     works = [ledger.work("a@1") for ledger in (at_once, one_by_one)]
     assert works[0].prefill_backlog_s(now) == pytest.approx(works[1].prefill_backlog_s(now))
-    done_s = [[each.prefill_done_at_s for each in work.active.values()] for work in works]
+    done_s = [list(work.prefilled_at_s.values()) for work in works]
     assert done_s[0] == pytest.approx(done_s[1])
 
 

@@ -320,6 +320,7 @@ def assert_sums_hold(network: Network) -> None:
     for replica in network.replicas:
         for work in map(replica.ledger.work, KEYS):
             assert work.booked_tokens == 150 * len(work.active)
+            assert work.prefilled_at_s.keys() == work.active.keys()
             assert work.own_requests == sum(1 for router, _ in work.active if not router) >= 0
             assert work.requests >= len(work.active)
 
