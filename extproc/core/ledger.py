@@ -1,32 +1,43 @@
-"""Work in flight on each instance: what the engine reported at time T plus what we sent and saw end after T.
+"""Work in flight on each instance: what the engine reported at time T plus what was sent and seen to end after T.
 
-No request is counted twice: at every report the part of the engine's gauges that our own reservations cannot explain
-is kept as *foreign* work (other clients, other routers). Between reports only our own count moves. A gauge that lags
-or reads 0 can therefore never hide what we have sent.
+The router's own reservations and those that its peers tell of stand side by side. No request is counted twice: of
+every report the part that no reservation explains is kept as *foreign* work (clients that pass no router). Between
+reports only the reservations move. A gauge that lags or reads 0 can therefore never hide what was sent.
+
+What a peer tells comes a little late, perhaps after a report that shows it already. The reports' gauges are kept for
+that: a late word changes what they are explained by, as if it had been known in time.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from extproc.core.model import Instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 _REMEMBER_S = 30.0  # an engine's report is never so late that requests which ended before this matter
 
 DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
 
+OURS = ""  # in the place of a router's name: this router
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One request that we sent: the room and the time it takes on its instance."""
+    """One request that a router sent: the room and the time it takes on its instance. Times are on our clock."""
 
-    request_id: str
+    request_id: str  # unique among those of its router
     taken_s: float
     prefill_s: float
     prompt_tokens: int
     output_tokens: int
-    prefill_done_at_s: float = 0.0  # set by the ledger: when its prompt will have been computed
+    router: str = OURS
 
     @property
     def tokens(self) -> int:
@@ -36,7 +47,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request of ours that is over; a report about the time before its end still counts it."""
+    """A request that is over; a report about the time before its end still counts it."""
 
     taken_s: float
     released_s: float
@@ -44,18 +55,40 @@ class Ended:
 
 
 @dataclass(slots=True)
+class Gauges:
+    """An engine's own word, and how much of it reservations explain."""
+
+    observed_at_s: float = float("-inf")
+    running: int = 0
+    waiting: int = 0
+    held_tokens: float = 0.0
+    explained_requests: int = 0
+    explained_tokens: int = 0
+
+    def explain(self, taken_s: float, requests: int, tokens: int) -> bool:
+        """Count a late word of requests that were taken (or, negative, over) before the gauges were read."""
+        if taken_s >= self.observed_at_s:
+            return False
+        self.explained_requests += requests
+        self.explained_tokens += tokens
+        return True
+
+
+@dataclass(slots=True)
 class Work:
     """All that is in flight on one incarnation of an instance. Read by the cost, written by the ledger only."""
 
-    active: dict[str, Reservation] = field(default_factory=dict)
-    ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report, first released first
-    reported_at_s: float = float("-inf")
+    active: dict[tuple[str, str], Reservation] = field(default_factory=dict)  # by router and request id
+    prefilled_at_s: dict[tuple[str, str], float] = field(default_factory=dict)  # when each prompt will be computed
+    ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report
+    gauges: Gauges = field(default_factory=Gauges)
     foreign_running: int = 0
     foreign_waiting: int = 0
     foreign_kv_tokens: float = 0.0
-    own_tokens: int = 0  # sum of `Reservation.tokens`
-    own_prompt_tokens: int = 0
-    prefill_free_at_s: float = 0.0  # when the prompts we sent will have been computed
+    own_requests: int = 0  # of `active`, those that this router sent
+    booked_tokens: int = 0  # sum of `Reservation.tokens`
+    booked_prompt_tokens: int = 0
+    prefill_free_at_s: float = 0.0  # when the prompts that were sent will have been computed
 
     @property
     def requests(self) -> int:
@@ -63,17 +96,22 @@ class Work:
         return len(self.active) + self.foreign_running + self.foreign_waiting
 
     @property
+    def peer_requests(self) -> int:
+        """Requests that other routers sent."""
+        return len(self.active) - self.own_requests
+
+    @property
     def kv_tokens(self) -> float:
         """KV tokens that will be held once every request has grown to its expected end."""
-        return self.own_tokens + self.foreign_kv_tokens
+        return self.booked_tokens + self.foreign_kv_tokens
 
     @property
     def context_tokens(self) -> float:
-        """KV tokens of the decode batch, each of our requests taken half-way through its output."""
-        return (self.own_prompt_tokens + self.own_tokens) / 2 + self.foreign_kv_tokens
+        """KV tokens of the decode batch, each booked request taken half-way through its output."""
+        return (self.booked_prompt_tokens + self.booked_tokens) / 2 + self.foreign_kv_tokens
 
     def prefill_backlog_s(self, now: float) -> float:
-        """Seconds of prompt computation that we sent and that is not done yet."""
+        """Seconds of prompt computation that was sent and is not done yet."""
         return max(0.0, self.prefill_free_at_s - now)
 
 
@@ -84,86 +122,180 @@ class Ledger:
     """Reservations and reports of all instances, by `Instance.key`."""
 
     def __init__(self) -> None:
+        self.on_own_change: Callable[[str, float | None], None] | None = None
+        """Called with the id of each reservation of ours that was made, moved or ended; and when, if that is known."""
         self._work: dict[str, Work] = {}
-        self._where: dict[str, str] = {}  # request id -> instance key
+        self._where: dict[str, dict[str, str]] = {OURS: {}}  # router -> request id -> instance key
 
     def work(self, key: str) -> Work:
         """What is in flight on an instance; an idle one if it is not known."""
         return self._work.get(key, IDLE)
 
-    def reserve(self, key: str, reservation: Reservation) -> None:
-        """Book a request on an instance, at once visible to the next decision."""
+    def booked(self, router: str = OURS) -> Mapping[str, str]:
+        """Instance keys of a router's open requests by their ids; changes with the ledger."""
+        return self._where.get(router, {})
+
+    def reservation(self, request_id: str, router: str = OURS) -> Reservation:
+        """An open request. Raises KeyError if it is none."""
+        return self._work[self._where[router][request_id]].active[router, request_id]
+
+    def prefill_left_s(self, request_id: str, now: float) -> float:
+        """Seconds of an open request's prompt that are not computed yet, as far as we know. Raises KeyError."""
+        work = self._work[self._where[OURS][request_id]]
+        return _undone_s(work.active[OURS, request_id], work.prefilled_at_s[OURS, request_id], now)
+
+    def reserve(self, key: str, reservation: Reservation, now: float | None = None) -> None:
+        """Book a request on an instance, at once visible to the next decision.
+
+        `now` tells when the word of it came, if that is later than it was taken; its `prefill_s` is what was left then.
+        """
+        router, request_id = reservation.router, reservation.request_id
         work = self._work.setdefault(key, Work())
-        done_at_s = max(work.prefill_free_at_s, reservation.taken_s) + reservation.prefill_s
-        work.active[reservation.request_id] = replace(reservation, prefill_done_at_s=done_at_s)
-        work.own_tokens += reservation.tokens
-        work.own_prompt_tokens += reservation.prompt_tokens
-        work.prefill_free_at_s = done_at_s
-        self._where[reservation.request_id] = key
+        begins_s = max(work.prefill_free_at_s, reservation.taken_s if now is None else now)
+        done_at_s = begins_s + reservation.prefill_s
+        work.active[router, request_id] = reservation
+        work.prefilled_at_s[router, request_id] = done_at_s
+        work.booked_tokens += reservation.tokens
+        work.booked_prompt_tokens += reservation.prompt_tokens
+        if reservation.prefill_s:
+            work.prefill_free_at_s = done_at_s
+        if work.gauges.explain(reservation.taken_s, 1, reservation.prompt_tokens):
+            _settle(work)
+        if router == OURS:
+            work.own_requests += 1
+            self._where[OURS][request_id] = key
+            self._tell(request_id, reservation.taken_s)
+        else:
+            self._where.setdefault(router, {})[request_id] = key
 
-    def release(self, request_id: str, now: float) -> None:
-        """End a reservation. Unknown ids are ignored, so that it may be called twice."""
-        key = self._where.pop(request_id, None)
-        if key is None:
-            return
-        work = self._work[key]
-        gone = work.active.pop(request_id)
-        work.own_tokens -= gone.tokens
-        work.own_prompt_tokens -= gone.prompt_tokens
-        work.ended.append(Ended(gone.taken_s, now, gone.tokens))
-        _drop_until(work.ended, now - _REMEMBER_S)
-        undone_s = min(gone.prefill_s, max(0.0, gone.prefill_done_at_s - now))
-        if undone_s:  # it was aborted; those behind it move up
-            work.prefill_free_at_s -= undone_s
-            for behind in work.active.values():
-                if behind.prefill_done_at_s > gone.prefill_done_at_s:
-                    done_at_s = behind.prefill_done_at_s - undone_s
-                    work.active[behind.request_id] = replace(behind, prefill_done_at_s=done_at_s)
+    def release(self, request_id: str, now: float, router: str = OURS) -> None:
+        """End a reservation. Unknown ids are ignored, so that it may be called twice.
 
-    def move(self, request_id: str, key: str) -> None:
+        `now` is when it ended, which for a peer's lies a little before its word came.
+        """
+        self.release_all(((request_id, now),), router)
+
+    def release_all(self, ends: Iterable[tuple[str, float]], router: str = OURS) -> None:
+        """End many reservations, each with the time of its end, at the price of one look at each instance."""
+        where = self._where.get(router, {})
+        aborted: dict[str, list[tuple[float, float]]] = {}
+        for request_id, now in ends:
+            key = where.pop(request_id, None)
+            if key is None:
+                continue
+            work = self._work[key]
+            gone, done_at_s = _take_out(work, (router, request_id), now)
+            if undone_s := _undone_s(gone, done_at_s, now):
+                aborted.setdefault(key, []).append((done_at_s, undone_s))
+            if router == OURS:
+                work.own_requests -= 1
+                self._tell(request_id, now)
+        for key, undone in aborted.items():
+            _move_up(self._work[key], undone)
+
+    def move(self, request_id: str, key: str, router: str = OURS) -> None:
         """Book a request where it really went: Envoy retried it on another instance."""
-        origin = self._where.get(request_id)
+        origin = self._where.get(router, {}).get(request_id)
         if origin is None or origin == key:
             return
-        reservation = self._work[origin].active[request_id]
-        self.release(request_id, reservation.taken_s)
+        reservation = self._work[origin].active[router, request_id]
+        self.release(request_id, reservation.taken_s, router)
         self.reserve(key, reservation)
 
     def report(self, instance: Instance, observed_at_s: float) -> None:
         """Take an engine's own gauges, read at `observed_at_s` on our clock. Older reports are ignored."""
         work = self._work.setdefault(instance.key, Work())
-        if observed_at_s <= work.reported_at_s:
+        if observed_at_s <= work.gauges.observed_at_s:
             return
-        work.reported_at_s = observed_at_s
         _drop_until(work.ended, observed_at_s)
-        ours = sum(1 for r in work.active.values() if r.taken_s <= observed_at_s)
-        ours_prompt = sum(r.prompt_tokens for r in work.active.values() if r.taken_s <= observed_at_s)
-        for end in work.ended:
-            if end.taken_s <= observed_at_s:
-                ours += 1
-                ours_prompt += end.tokens
+        sent = [r for r in work.active.values() if r.taken_s < observed_at_s]
+        ended = [e for e in work.ended if e.taken_s < observed_at_s < e.released_s]
         load = instance.load
-        unexplained = max(0, (load.running or 0) + (load.waiting or 0) - ours)
-        work.foreign_waiting = min(unexplained, load.waiting or 0)
-        work.foreign_running = unexplained - work.foreign_waiting
-        held_tokens = (load.kv_usage or 0.0) * (instance.kv_blocks or 0) * block_size_tokens(instance)
-        # Without foreign requests what is held is ours, however far our own prompt estimate is off.
-        work.foreign_kv_tokens = max(0.0, held_tokens - ours_prompt) if unexplained else 0.0
+        work.gauges = Gauges(
+            observed_at_s,
+            load.running or 0,
+            load.waiting or 0,
+            (load.kv_usage or 0.0) * (instance.kv_blocks or 0) * block_size_tokens(instance),
+            len(sent) + len(ended),
+            sum(r.prompt_tokens for r in sent) + sum(e.tokens for e in ended),
+        )
+        _settle(work)
 
     def forget(self, key: str) -> None:
         """Drop all that is known of an incarnation that has ended."""
         work = self._work.pop(key, None)
-        for request_id in work.active if work else ():
-            self._where.pop(request_id, None)
+        for router, request_id in work.active if work else ():
+            self._where[router].pop(request_id, None)
+            if router == OURS:
+                self._tell(request_id, None)
+
+    def drop_router(self, router: str, now: float) -> None:
+        """End all reservations of a peer that is not heard any more. What still runs shows as foreign work."""
+        self.release_all([(request_id, now) for request_id in self.booked(router)], router)
+        if router != OURS:
+            self._where.pop(router, None)
+
+    def tidy(self, now: float) -> None:
+        """Drop instances that only peers told of, and that are empty again."""
+        for key in [key for key, work in self._work.items() if _is_empty(work, now)]:
+            del self._work[key]
 
     def in_flight(self) -> dict[str, int]:
         """Our own open requests by instance key; instances without any are left out."""
-        return {key: len(work.active) for key, work in self._work.items() if work.active}
+        return {key: work.own_requests for key, work in self._work.items() if work.own_requests}
+
+    def _tell(self, request_id: str, at_s: float | None) -> None:
+        if self.on_own_change is not None:
+            self.on_own_change(request_id, at_s)
+
+
+def _settle(work: Work) -> None:
+    """Work out what the gauges show beyond what reservations explain."""
+    gauges = work.gauges
+    unexplained = max(0, gauges.running + gauges.waiting - gauges.explained_requests)
+    work.foreign_waiting = min(unexplained, gauges.waiting)
+    work.foreign_running = unexplained - work.foreign_waiting
+    # Without foreign requests what is held is booked, however far our own prompt estimate is off.
+    work.foreign_kv_tokens = max(0.0, gauges.held_tokens - gauges.explained_tokens) if unexplained else 0.0
+
+
+def _take_out(work: Work, place: tuple[str, str], now: float) -> tuple[Reservation, float]:
+    """The reservation that ends, and when its prompt would have been computed."""
+    gone = work.active.pop(place)
+    work.booked_tokens -= gone.tokens
+    work.booked_prompt_tokens -= gone.prompt_tokens
+    if now > work.gauges.observed_at_s:
+        work.ended.append(Ended(gone.taken_s, now, gone.tokens))
+        _drop_until(work.ended, now - _REMEMBER_S)
+    elif work.gauges.explain(gone.taken_s, -1, -gone.prompt_tokens):
+        _settle(work)  # the engine had it no longer
+    return gone, work.prefilled_at_s.pop(place)
+
+
+def _undone_s(reservation: Reservation, done_at_s: float, now: float) -> float:
+    return min(reservation.prefill_s, max(0.0, done_at_s - now))
+
+
+def _move_up(work: Work, undone: list[tuple[float, float]]) -> None:
+    """Compute the others' prompts sooner by those, as (done at, seconds left), that were aborted before them."""
+    undone.sort()
+    aborted_s = [each for each, _ in undone]
+    sums_s = [0.0, *accumulate(left_s for _, left_s in undone)]
+    work.prefill_free_at_s -= sums_s[-1]
+    work.prefilled_at_s = {
+        place: done_at_s - sums_s[bisect_left(aborted_s, done_at_s)] for place, done_at_s in work.prefilled_at_s.items()
+    }
 
 
 def _drop_until(ended: deque[Ended], released_s: float) -> None:
     while ended and ended[0].released_s <= released_s:
         ended.popleft()
+
+
+def _is_empty(work: Work, now: float) -> bool:
+    if work.active or work.gauges.observed_at_s > float("-inf"):
+        return False
+    return not work.ended or work.ended[-1].released_s <= now - _REMEMBER_S
 
 
 def block_size_tokens(instance: Instance) -> int:

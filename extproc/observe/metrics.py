@@ -20,6 +20,17 @@ _TOKENS = ("prompt", "completion", "cached")
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """What is known of the other routers of the fleet."""
+
+    peers: int = 0
+    requests: int = 0  # that they have open
+    lost_batches: int = 0
+    expired: int = 0
+    unusable: int = 0  # messages
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """What is read at the moment of a scrape."""
 
@@ -28,6 +39,7 @@ class Gauges:
     registry_silence_s: float
     calibration: Mapping[tuple[str, str], Calibration]  # of output lengths, by model and API
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
+    replicas: Replicas = field(default_factory=Replicas)
 
 
 class Metrics:
@@ -123,3 +135,12 @@ class _LiveGauges(Collector):
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)
         yield silence
+        yield from _of_replicas(gauges.replicas)
+
+
+def _of_replicas(known: Replicas) -> Iterator[Metric]:
+    yield GaugeMetricFamily("extproc_peers", "Other routers of the fleet that are heard.", known.peers)
+    yield GaugeMetricFamily("extproc_peer_requests", "Open requests of other routers.", known.requests)
+    yield CounterMetricFamily("extproc_peers_expired", "Routers whose lease ran out.", known.expired)
+    yield CounterMetricFamily("extproc_peer_batches_lost", "Lost messages of routers.", known.lost_batches)
+    yield CounterMetricFamily("extproc_peer_messages_unusable", "Messages that were no batch.", known.unusable)

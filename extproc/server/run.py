@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import signal
 import time
 from contextlib import suppress
@@ -12,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from extproc.adapters.bookings import Bookings
 from extproc.adapters.registry import Registry
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.service import Service, Shell
@@ -37,16 +39,19 @@ async def serve(settings: ServeSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     router = Router(settings.policy)
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
-    observer = Observer(Metrics(lambda: _gauges(router, tokenizers)))
+    registry = Registry(settings.redis, settings.fleet)
+    bookings = Bookings(registry.link, registry.base, secrets.token_hex(6), router.ledger)
+    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     shell = Shell(
         router, observer, time.monotonic, random.random, settings.cluster_header, rules, partial(counted_by, tokenizers)
     )
     service = Service(shell)
-    async with Registry(settings.redis, settings.fleet) as registry:
+    async with registry:
         synced = asyncio.Event()
         watcher = asyncio.create_task(registry.watch(router.fleet, router.take, synced=synced))
+        sharer = asyncio.create_task(bookings.run())
         try:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)
@@ -58,9 +63,11 @@ async def serve(settings: ServeSettings) -> None:
         finally:
             await service.stop(0.0)
             await admin.stop()
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
+            for task in (watcher, sharer):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await bookings.farewell()
             tokenizers.close()
 
 
@@ -86,16 +93,20 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
-def _gauges(router: Router, tokenizers: Tokenizers) -> Gauges:
+def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauges:
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
     members = fleet.members()
+    peers = bookings.sharing.peers
     return Gauges(
         in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
         ages_s={member.instance.id: fleet.age_s(member) for member in members},
         registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
         calibration=router.beliefs.outputs.calibration(),
         exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
+        replicas=Replicas(
+            peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
+        ),
     )
 
 
@@ -119,7 +130,8 @@ def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
                 "running": instance.load.running,
                 "waiting": instance.load.waiting,
                 "kv_usage": instance.load.kv_usage,
-                "in_flight": len(work.active),
+                "in_flight": work.own_requests,
+                "peers": work.peer_requests,
                 "foreign": work.foreign_running + work.foreign_waiting,
                 "prefill_backlog_s": work.prefill_backlog_s(now),
                 "prefix_blocks": router.prefixes.size(instance.key),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +112,109 @@ def test_without_any_report_what_ended_long_ago_is_not_kept() -> None:
     assert len(ledger.work("a@1").ended) < 40
 
 
+def peers(request_id: str, taken_s: float, prefill_s: float = 1.0) -> Reservation:
+    return replace(reservation(request_id, taken_s, prefill_s), router="peer")
+
+
+def test_a_peers_request_explains_reports_as_ours_do() -> None:
+    """What another router sent is not foreign, and counts once."""
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("r", 1.0))
+    ledger.reserve(at.key, peers("r", 1.0), 1.002)
+    ledger.report(instance(load=Load(running=3, waiting=0)), 2.0)
+    assert (ledger.work(at.key).requests, ledger.work(at.key).foreign_running) == (3, 1)
+    assert ledger.in_flight() == {at.key: 1}
+
+
+def test_a_peers_request_heard_of_after_the_report_that_shows_it_is_not_counted_twice() -> None:
+    """It was taken before the engine's gauges were read: it is what was foreign until now, with its KV tokens."""
+    ledger, at = Ledger(), instance()
+    ledger.report(instance(load=Load(running=0, waiting=2, kv_usage=0.001)), 2.0)
+    assert ledger.work(at.key).foreign_kv_tokens == pytest.approx(400)
+    ledger.reserve(at.key, peers("late", 1.995), 2.001)
+    work = ledger.work(at.key)
+    assert (work.requests, work.foreign_waiting, work.foreign_kv_tokens) == (2, 1, pytest.approx(300))
+    ledger.reserve(at.key, peers("newer", 2.0005), 2.001)
+    assert work.requests == 3
+
+
+def test_a_peers_end_heard_of_after_a_report_without_it_uncovers_foreign_work() -> None:
+    """The report was explained by a request that the engine had no longer."""
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, peers("r", 1.0), 1.0)
+    ledger.report(instance(load=Load(running=1, waiting=0)), 2.0)
+    assert ledger.work(at.key).foreign_running == 0
+    ledger.release("r", 1.999, "peer")
+    assert ledger.work(at.key).requests == ledger.work(at.key).foreign_running == 1
+
+
+def test_a_router_that_is_dropped_leaves_its_running_requests_to_the_next_report() -> None:
+    """They are nobody's reservation any more, and foreign if the engine still has them."""
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, peers("r", 1.0), 1.0)
+    ledger.drop_router("peer", 3.0)
+    assert ledger.work(at.key).requests == 0
+    ledger.report(instance(load=Load(running=1, waiting=0)), 2.5)
+    assert ledger.work(at.key).requests == 0
+    ledger.report(instance(load=Load(running=1, waiting=0)), 3.5)
+    assert ledger.work(at.key).foreign_running == 1
+
+
+def test_prompts_that_a_peer_sent_queue_before_ours() -> None:
+    """What is left of them when word comes is backlog from then on; what is done is none, however old."""
+    ledger = Ledger()
+    ledger.reserve("a@1", peers("done long ago", 1.0, prefill_s=0.0), 50.0)
+    assert ledger.work("a@1").prefill_backlog_s(50.0) == 0.0
+    ledger.reserve("a@1", peers("half done", 49.0, prefill_s=0.5), 50.0)
+    ledger.reserve("a@1", reservation("ours", 50.0, prefill_s=1.0))
+    assert ledger.work("a@1").prefill_backlog_s(50.0) == pytest.approx(1.5)
+
+
+@given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.floats(0.0, 10.0))
+def test_ending_many_at_once_is_the_same_as_one_after_another(
+    prefills_s: list[float], ending: set[int], now: float
+) -> None:
+    """What is left of the prompts, and when each of the others is done."""
+    at_once, one_by_one = Ledger(), Ledger()
+    for ledger in (at_once, one_by_one):
+        for number, prefill_s in enumerate(prefills_s):
+            ledger.reserve("a@1", reservation(str(number), 0.0, prefill_s))
+    at_once.release_all([(str(number), now) for number in ending])
+    for number in ending:
+        one_by_one.release(str(number), now)
+    works = [ledger.work("a@1") for ledger in (at_once, one_by_one)]
+    assert works[0].prefill_backlog_s(now) == pytest.approx(works[1].prefill_backlog_s(now))
+    done_s = [list(work.prefilled_at_s.values()) for work in works]
+    assert done_s[0] == pytest.approx(done_s[1])
+
+
+_LIVES = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10), st.floats(0, 3), st.booleans()), max_size=12)
+
+
+@given(lives=_LIVES, reports=st.lists(st.floats(0, 12), max_size=4, unique=True), strangers=st.integers(0, 3))
+def test_word_that_comes_late_leads_to_the_same_count_as_word_in_time(
+    lives: list[tuple[float, float, float, bool]], reports: list[float], strangers: int
+) -> None:
+    """An engine that tells the truth, `strangers` that pass no router: these alone are foreign, whatever is late."""
+    ledger, at = Ledger(), instance()
+    steps: list[tuple[float, Callable[[], None]]] = []
+    for number, (taken_s, lasts_s, peers_late_s, ours) in enumerate(lives):
+        name, late_s = str(number), 0.0 if ours else peers_late_s
+        end_s = taken_s + lasts_s + 1e-3
+        booked = (reservation if ours else peers)(name, taken_s, 0.0)
+        router = booked.router
+        steps.append((taken_s + late_s, partial(ledger.reserve, at.key, booked, taken_s + late_s)))
+        steps.append((end_s + late_s, partial(ledger.release, name, end_s, router)))
+    for report_s in sorted(reports):
+        running = strangers + sum(taken_s < report_s < taken_s + lasts_s + 1e-3 for taken_s, lasts_s, *_ in lives)
+        engine = instance(load=Load(running=running, waiting=0))
+        steps.append((report_s, partial(ledger.report, engine, report_s)))
+    for _, step in sorted(steps, key=lambda step: step[0]):
+        step()
+    assert ledger.work(at.key).requests == (strangers if reports else 0)
+    assert ledger.work(at.key).booked_tokens == 0
+
+
 @given(st.lists(st.tuples(st.sampled_from("rxm"), st.integers(0, 9), st.sampled_from("ab"))))
 def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, int, str]]) -> None:
     ledger, now, taken = Ledger(), 0.0, set()
@@ -127,5 +234,5 @@ def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, in
     assert ledger.in_flight() == {}
     for key in "ab":
         work = ledger.work(key)
-        assert (work.requests, work.own_tokens, work.own_prompt_tokens) == (0, 0, 0)
+        assert (work.requests, work.booked_tokens, work.booked_prompt_tokens) == (0, 0, 0)
         assert work.prefill_backlog_s(now) == pytest.approx(0.0, abs=1e-9)
