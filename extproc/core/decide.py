@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from extproc.core.cached import Cached
 from extproc.core.constraints import check, cramped, doubtful
 from extproc.core.cost import price
 from extproc.core.fleet import Member
@@ -43,21 +44,15 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
 
 def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
     """Candidates of all members, the cheapest first."""
-    hits = snapshot.prefixes.matches(request.prefix)
+    cached = Cached(request, snapshot)
     candidates = []
     for member in members:
         instance = member.instance
-        key = instance.key
-        cached_tokens = _cached_tokens(request, hits.get(key, 0))
         speed = snapshot.beliefs.speed(request.model, instance)
-        candidates.append(price(request, instance, snapshot.ledger.work(key), speed, cached_tokens, now))
+        hit = cached.at(instance)
+        candidates.append(price(request, instance, snapshot.ledger.work(instance.key), speed, hit, now))
     candidates.sort(key=lambda candidate: candidate.cost.total_s)
     return candidates
-
-
-def _cached_tokens(request: Request, blocks: int) -> int:
-    """Prompt tokens that a hit of so many blocks spares; the last token is always computed."""
-    return min(int(blocks * request.tokens_per_block), max(0, request.prompt_tokens - 1))
 
 
 def _draw_near_tie(ranked: list[Candidate], policy: Policy, draw: float) -> Candidate:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from extproc.core.beliefs import Beliefs
 from extproc.core.ledger import DEFAULT_BLOCK_SIZE_TOKENS
-from extproc.core.model import Caller, Prompt, Request, RequestClass
+from extproc.core.model import Caller, KvLayout, Prompt, Request, RequestClass
 from extproc.core.output_lengths import AnswerKind, Expected
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
 from extproc.core.tokens import Estimate, ExactCount
@@ -51,8 +52,11 @@ def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs
     )
 
 
-def with_count(request: Request, exact: ExactCount) -> Request:
-    """The same request, now that its text is counted as the engine will count it."""
+def with_count(request: Request, prompt: Prompt, exact: ExactCount, layouts: Iterable[KvLayout] = ()) -> Request:
+    """The same request, now that its text is counted as the engine will count it.
+
+    With ids in the count its blocks are named in each of the layouts.
+    """
     estimated_tokens = request.prompt_tokens - request.media_tokens
     prompt_tokens = max(1, exact.tokens + request.media_tokens)
     return replace(
@@ -60,7 +64,24 @@ def with_count(request: Request, exact: ExactCount) -> Request:
         prompt_tokens=prompt_tokens,
         token_error=0.0,
         tokens_per_block=request.tokens_per_block * exact.tokens / max(1, estimated_tokens),
+        chains=_chains(exact.token_ids or (), prompt, layouts),
     )
+
+
+def with_ids(request: Request, prompt: Prompt, layouts: Iterable[KvLayout]) -> Request:
+    """The same request, whose prompt came as token ids, with its blocks named in each of the layouts."""
+    return replace(request, chains=_chains(prompt.token_ids, prompt, layouts))
+
+
+def _chains(token_ids: Sequence[int], prompt: Prompt, layouts: Iterable[KvLayout]) -> dict[KvLayout, tuple[int, ...]]:
+    if not token_ids:
+        return {}
+    return {
+        layout: _token_chain(
+            token_ids, prefix_salt(layout.model, cache_salt=prompt.cache_salt), layout.block_size_tokens
+        )
+        for layout in layouts
+    }
 
 
 def _output(prompt: Prompt, tenant: str, beliefs: Beliefs) -> Expected:
@@ -75,13 +96,17 @@ def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, .
     """
     salt = prefix_salt(prompt.model, tenant, prompt.cache_salt)
     if prompt.token_ids:
-        try:
-            blocks = token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)
-        except OverflowError:
-            blocks = ()  # no token has such a number; what to say of it is the engine's part
+        blocks = _token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)
         return blocks, float(DEFAULT_BLOCK_SIZE_TOKENS)
     text_bytes = sum(map(len, prompt.pieces))
     return byte_chain(prompt.pieces, salt), BLOCK_BYTES * text_tokens / max(1, text_bytes)
+
+
+def _token_chain(token_ids: Sequence[int], salt: str, block_size_tokens: int) -> tuple[int, ...]:
+    try:
+        return token_chain(token_ids, salt, block_size_tokens)
+    except OverflowError:
+        return ()  # no token has such a number; what to say of it is the engine's part
 
 
 def _class_of(prompt: Prompt, prompt_tokens: int) -> RequestClass:

@@ -193,14 +193,15 @@ class Ledger:
         for key, undone in aborted.items():
             _move_up(self._work[key], undone)
 
-    def move(self, request_id: str, key: str, router: str = OURS) -> None:
-        """Book a request where it really went: Envoy retried it on another instance."""
+    def move(self, request_id: str, key: str, router: str = OURS) -> bool:
+        """Book a request where it really went: Envoy retried it on another instance. True if it was elsewhere."""
         origin = self._where.get(router, {}).get(request_id)
         if origin is None or origin == key:
-            return
+            return False
         reservation = self._work[origin].active[router, request_id]
         self.release(request_id, reservation.taken_s, router)
         self.reserve(key, reservation)
+        return True
 
     def report(self, instance: Instance, observed_at_s: float) -> None:
         """Take an engine's own gauges, read at `observed_at_s` on our clock. Older reports are ignored."""

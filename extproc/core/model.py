@@ -140,6 +140,14 @@ class Prompt:
     countable: Callable[[], Countable | None] | None = None  # made when asked for; None: can only be estimated
 
 
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """How an engine cuts prompts into KV blocks, and what name it keeps them under: that of its model or adapter."""
+
+    block_size_tokens: int
+    model: str
+
+
 _TWO_DEVIATIONS = 2.5  # in mean absolute errors, which are 0.8 deviations of a normal error
 
 
@@ -188,6 +196,7 @@ class Request:
     priority: int = 0  # lower is more urgent
     deadline_s: float | None = None  # on the clock of `now`
     request_class: RequestClass = RequestClass.INTERACTIVE
+    chains: Mapping[KvLayout, tuple[int, ...]] = field(default_factory=dict)  # in engines' own blocks, if ids are known
 
     @property
     def longest_tokens(self) -> float:
@@ -255,6 +264,13 @@ class Cost:
         return self.queue_s + self.prefill_s
 
 
+class CacheSource(StrEnum):
+    """How it is believed to be known what an instance holds of a prompt."""
+
+    LEARNED = "learned"  # from where earlier requests were sent
+    TOLD = "told"  # by its engine's own events
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """An instance that can serve the request, and what that would cost."""
@@ -263,6 +279,7 @@ class Candidate:
     cost: Cost
     cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
     tpot_s: float  # predicted seconds for each output token
+    cached_source: CacheSource = CacheSource.LEARNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +313,7 @@ class Features:
     token_counts: tuple[int, ...]
     media_tokens: int
     cached_tokens: int
+    cached_source: CacheSource
     tenant: str
     choices: int
     cap_tokens: int  # output cap of each answer, -1 if the client named none

@@ -9,9 +9,11 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns, blames_instance
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
+from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger, Reservation, block_size_tokens
 from extproc.core.model import Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
+from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.snapshot import Policy, Snapshot
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
@@ -26,6 +28,8 @@ class Router:
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.prefixes = PrefixIndex(self.policy.max_prefix_entries)
+        self.kv = KvIndex(self.policy.max_prefix_entries)
+        self.trust = PrefixTrust()
         self.beliefs = Beliefs()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
 
@@ -36,6 +40,8 @@ class Router:
             self.fleet.heard_at_s,
             self.ledger,
             self.prefixes,
+            self.kv,
+            self.trust,
             self.beliefs,
             self.cooldowns,
             self.policy,
@@ -46,6 +52,8 @@ class Router:
         for key in change.forgotten:
             self.ledger.forget(key)
             self.prefixes.forget(key)
+            self.kv.forget(key)
+            self.trust.forget(key)
             self.cooldowns.forget(key)
         for member in change.reported:
             self.ledger.report(member.instance, member.observed_at_s)
@@ -57,11 +65,11 @@ class Router:
             self._book(request, decision.chosen, now)
         return decision
 
-    def served_by(self, request_id: str, address: str) -> None:
+    def served_by(self, request: Request, address: str) -> None:
         """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
         member = self.fleet.by_address(address)
-        if member is not None:
-            self.ledger.move(request_id, member.instance.key)
+        if member is not None and self.ledger.move(request.id, member.instance.key):
+            self._expect_prefix(request, member.instance)
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
@@ -70,6 +78,7 @@ class Router:
     def learn(self, outcome: Outcome, now: float) -> None:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
         self.beliefs.learn(outcome)
+        self._check_prefix(outcome)
         served = self.fleet.by_address(outcome.address)
         served_key = served.instance.key if served else None
         chosen_key = outcome.features.instance_key if outcome.features else None
@@ -95,6 +104,7 @@ class Router:
             token_counts=request.token_counts,
             media_tokens=request.media_tokens,
             cached_tokens=chosen.cached_tokens,
+            cached_source=chosen.cached_source,
             tenant=request.tenant,
             choices=request.choices,
             cap_tokens=-1 if request.max_output_tokens is None else request.max_output_tokens,
@@ -122,9 +132,24 @@ class Router:
             output_tokens=request.expected_output_tokens,
         )
         self.ledger.reserve(key, reservation)
+        self._expect_prefix(request, chosen.instance)
+
+    def _expect_prefix(self, request: Request, instance: Instance) -> None:
+        """An instance will hold the prompt once it has computed it."""
         if request.prefix:
-            capacity_blocks = int(_kv_tokens(chosen.instance) / request.tokens_per_block)
-            self.prefixes.insert(key, request.prefix, capacity_blocks)
+            capacity_blocks = int(_kv_tokens(instance) / request.tokens_per_block)
+            self.prefixes.insert(instance.key, request.prefix, capacity_blocks)
+
+    def _check_prefix(self, outcome: Outcome) -> None:
+        """Hold what was believed to be cached against what the engine says was."""
+        features = outcome.features
+        if features is None or outcome.cached_tokens is None or outcome.attempts > 1:
+            return
+        key, source = features.instance_key, features.cached_source
+        if not self._is_current(key):
+            return
+        if self.trust.check(key, features.model, source, features.cached_tokens, outcome.cached_tokens):
+            self.prefixes.forget(key)
 
 
 def _kv_tokens(instance: Instance) -> int:

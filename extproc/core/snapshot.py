@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns
 from extproc.core.fleet import Member
+from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
+from extproc.core.prefix_trust import PrefixTrust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +23,14 @@ class Policy:
     max_prefix_entries: int = MAX_ENTRIES  # blocks believed to be held, summed over the instances
     near_tie_share: float = 0.02  # candidates within this share of the best cost …
     near_tie_s: float = 0.002  # … and these seconds are drawn from at random, so that routers do not herd
+    tenants_share_prefixes: bool = False  # what one tenant sent may draw the same prompt of another to its instance
     alternatives: int = 2  # next best instances named for Envoy's retries
     cooldown_base_s: float = 1.0
     cooldown_limit_s: float = 60.0
+
+    def may_share_prefix(self, tenant: str) -> bool:
+        """Whether a tenant's prompts may be looked up in what engines hold, whoever sent it there."""
+        return self.tenants_share_prefixes or not tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,9 @@ class Snapshot:
     members: tuple[Member, ...]
     heard_at_s: float  # when the registry was last heard; ages are measured against it
     ledger: Ledger
-    prefixes: PrefixIndex
+    prefixes: PrefixIndex  # learned from where requests were sent, in blocks of bytes
+    kv: KvIndex  # told by engines, in blocks of their own
+    trust: PrefixTrust  # in both
     beliefs: Beliefs
     cooldowns: Cooldowns
     policy: Policy

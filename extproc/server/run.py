@@ -73,7 +73,7 @@ async def serve(settings: ServeSettings) -> None:
 
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:
     """Have the tokens counted that an exchange wishes to know; None if that is not possible in time."""
-    return await tokenizers.count(wish.model, wish.what)
+    return await tokenizers.count(wish.model, wish.what, wish.want_ids)
 
 
 async def _first_state(synced: asyncio.Event, stop: asyncio.Event) -> None:

@@ -22,8 +22,8 @@ from extproc.api.body import BodyError
 from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
-from extproc.core.counting import worth_counting
-from extproc.core.features import request_of, with_count
+from extproc.core.counting import Wish, wish_for
+from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
@@ -79,6 +79,7 @@ class Exchange:
         self._state = _State.NEW
         self._endpoint: Endpoint | None = None
         self._content_type = ""
+        self._asked: tuple[Prompt, Wish] | None = None  # what is being counted
         self.request: Request | None = None
         self.decision: Decision | None = None
 
@@ -90,8 +91,8 @@ class Exchange:
             case _State.BODY, RequestBody():
                 return self._route(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
-                if message.upstream:
-                    self._router.served_by(self._id, message.upstream)
+                if message.upstream and self.request is not None:
+                    self._router.served_by(self.request, message.upstream)
                 return Continue(ResponseHeaders)
             case _, Trailers():
                 return Continue(Trailers, message.of_request)
@@ -126,8 +127,11 @@ class Exchange:
         """Reply to the body now that its tokens are counted, or could not be counted in time (None)."""
         assert self._state is _State.COUNTING
         assert self.request is not None  # COUNTING is entered with one
+        assert self._asked is not None
+        prompt, wish = self._asked
         if exact is not None:
-            self.request = with_count(self.request, exact)
+            self.request = with_count(self.request, prompt, exact, wish.layouts)
+        self._asked = None
         return self._choose(self.request, now, draw)
 
     def _route(self, body: bytes, now: float, draw: float) -> Reply | CountTokens:
@@ -138,12 +142,20 @@ class Exchange:
         request = self.request = request_of(prompt, self._caller, self._id, self._router.beliefs, now)
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self._pass_on(RequestBody, "no_model")
-        if request.model in self._rules.counted_models and prompt.countable is not None:
-            what = prompt.countable() if worth_counting(request, self._router.snapshot()) else None
-            if what is not None:
-                self._state = _State.COUNTING
-                return CountTokens(request.model, what)
+        wish = wish_for(request, self._router.snapshot()) if self._may_count(prompt) else None
+        if wish is not None and prompt.token_ids:
+            request = self.request = with_ids(request, prompt, wish.layouts)
+        elif wish is not None and prompt.countable is not None and (what := prompt.countable()) is not None:
+            self._asked = prompt, wish
+            self._state = _State.COUNTING
+            return CountTokens(request.model, what, want_ids=bool(wish.layouts))
         return self._choose(request, now, draw)
+
+    def _may_count(self, prompt: Prompt) -> bool:
+        """Whether token ids are at hand, or can be had."""
+        if prompt.token_ids:
+            return prompt.choices == 1 and not prompt.pieces
+        return prompt.countable is not None and prompt.model in self._rules.counted_models
 
     def _choose(self, request: Request, now: float, draw: float) -> Reply:
         self.decision = self._router.choose(request, now, draw)

@@ -87,3 +87,4 @@ class CountTokens:
 
     model: str
     what: Countable
+    want_ids: bool  # and not just their number

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
-from extproc.core.model import Features, Outcome
+from extproc.core.model import CacheSource, Features, Outcome
 from extproc.stream.messages import (
     Answer,
     Continue,
@@ -36,6 +36,7 @@ FEATURES = Features(
     token_counts=(1, 2, 300),
     media_tokens=0,
     cached_tokens=64,
+    cached_source=CacheSource.LEARNED,
     tenant="",
     choices=1,
     cap_tokens=-1,

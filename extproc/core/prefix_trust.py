@@ -1,0 +1,90 @@
+"""How far engines' reports of cached tokens bear out what was believed of their prefix caches.
+
+What was learned from routing claims too much when an engine evicts early or was reset; then its claims count less, and
+are forgotten when they prove to be gone. What engines tell by their events must be right in both directions: a wrong
+chat template or a wrong name makes prompts miss blocks that are there. Where it is not, it is no longer asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from extproc.core.model import CacheSource
+
+_MEMORY_CHECKS = 50  # what is older than about this many checks is forgotten
+_PRIOR_TOKENS = 2_000.0  # claims of so many tokens are taken as borne out before anything was seen
+_SMALL_TOKENS = 64  # smaller claims say little: blocks and estimates round
+_CHECKS_TO_DISTRUST = 10
+_DISTRUST_BELOW = 0.5
+_MISSES_TO_FORGET = 4  # large claims in a row of which next to nothing was there
+_LARGE_TOKENS = 512
+_NOTHING_SHARE = 0.05
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Sums over the checks of one instance, model and source, with forgetting."""
+
+    claimed_tokens: float = 0.0
+    true_tokens: float = 0.0
+    checks: int = 0
+    misses: int = 0  # in a row
+
+    @property
+    def share(self) -> float:
+        """How much of a claim is to be believed, 0 to 1."""
+        return (_PRIOR_TOKENS + self.true_tokens) / (_PRIOR_TOKENS + self.claimed_tokens)
+
+    @property
+    def failed(self) -> bool:
+        """Whether so little was borne out that the source is useless."""
+        return self.checks >= _CHECKS_TO_DISTRUST and self.share < _DISTRUST_BELOW
+
+    def add(self, claimed_tokens: float, true_tokens: float) -> None:
+        """Take in one check."""
+        keep = 1.0 - 1.0 / _MEMORY_CHECKS
+        self.claimed_tokens = self.claimed_tokens * keep + claimed_tokens
+        self.true_tokens = self.true_tokens * keep + true_tokens
+        self.checks += 1
+        missed = claimed_tokens >= _LARGE_TOKENS and true_tokens < _NOTHING_SHARE * claimed_tokens
+        self.misses = self.misses + 1 if missed else 0
+
+
+class PrefixTrust:
+    """Agreement by instance key, model and source. Reads never fail: what was never checked is trusted."""
+
+    def __init__(self) -> None:
+        self._agreements: dict[str, dict[tuple[str, CacheSource], Agreement]] = {}
+
+    def check(self, key: str, model: str, source: CacheSource, believed_tokens: int, reported_tokens: int) -> bool:
+        """Hold a belief against an engine's report; True if all that was learned of the instance is proven gone."""
+        most = max(believed_tokens, reported_tokens) if source is CacheSource.TOLD else believed_tokens
+        if most < _SMALL_TOKENS:
+            return False
+        agreement = self._agreements.setdefault(key, {}).setdefault((model, source), Agreement())
+        agreement.add(most, min(believed_tokens, reported_tokens))
+        if source is CacheSource.LEARNED and agreement.misses >= _MISSES_TO_FORGET:
+            self._agreements[key][model, source] = Agreement()
+            return True
+        return False
+
+    def share(self, key: str, model: str) -> float:
+        """What share of a learned hit is to be believed."""
+        agreement = self._agreements.get(key, {}).get((model, CacheSource.LEARNED))
+        return agreement.share if agreement else 1.0
+
+    def trusts_told(self, key: str, model: str) -> bool:
+        """Whether what an instance's engine tells may be used for prompts to a model."""
+        agreement = self._agreements.get(key, {}).get((model, CacheSource.TOLD))
+        return agreement is None or not agreement.failed
+
+    def forget(self, key: str) -> None:
+        """Drop an instance that has ended."""
+        self._agreements.pop(key, None)
+
+    def agreements(self) -> Iterator[tuple[str, str, CacheSource, Agreement]]:
+        """All that was checked: instance key, model, source, and how it agreed."""
+        for key, by_model in self._agreements.items():
+            for (model, source), agreement in by_model.items():
+                yield key, model, source, agreement
