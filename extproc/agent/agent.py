@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from extproc.adapters.http_client import HttpClient
+from extproc.adapters.kv_log import KvLog
 from extproc.agent.backend import unknown_hardware
 from extproc.agent.host import HostReader
 from extproc.agent.publisher import Ending, Publisher, Surroundings
@@ -49,6 +50,7 @@ async def run_agent(
             starts_file.load(),
             starts_file,
             HostReader() if settings.host_pressure else None,
+            KvLog(registry.link, registry.base),
             settings,
         )
         crew = _Crew(around, group)
@@ -109,7 +111,8 @@ async def _follow(before: asyncio.Task[None] | None, publisher: Publisher) -> No
 
 
 def _same_server(one: Backend, other: Backend) -> bool:
-    return (one.url, one.engine, one.address) == (other.url, other.engine, other.address)
+    compared = [(backend.url, backend.engine, backend.address, backend.kv_events) for backend in (one, other)]
+    return compared[0] == compared[1]
 
 
 async def _either(stopping: asyncio.Event, again: asyncio.Event, within_s: float | None) -> None:

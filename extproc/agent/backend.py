@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from extproc.adapters.engines.known import ENGINES, engine_from
+from extproc.adapters.kv_events import KvEventsSettings
 from extproc.core.events import fault
 from extproc.core.model import Capability, Instance, Lifecycle
 from extproc.core.profile import KNOWN_HARDWARE
@@ -31,6 +32,15 @@ _COUNTS = (
     "nodes",
     "max_num_seqs",
 )
+
+
+class KvEvents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an engine publishes its KV events; `{host}` in an endpoint stands for the host of its URL."""
+
+    endpoint: str  # such as tcp://{host}:5557
+    replay_endpoint: str = ""  # without one, whatever is lost costs all that is known of the cache
+    bind: bool = False  # the engine connects to us
+    topic: str = ""
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +67,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tags: dict[str, str] = {}
     max_num_seqs: int | None = None  # told by the engine, or learned, if left out
     capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
+    kv_events: KvEvents | None = None
 
     @property
     def name(self) -> str:
@@ -82,6 +93,20 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.engine not in ENGINES:
             raise ConfigError(f"backend {self.name}: engine {self.engine!r} is not one of {', '.join(ENGINES)}")
         return ENGINES[self.engine]
+
+    def kv_source(self) -> KvEventsSettings | None:
+        """Return where its KV events come from, None if it tells none. Raises ConfigError."""
+        given = self.kv_events
+        if given is None:
+            return None
+        host = urlsplit(self.url).hostname or ""
+        where = f"[{host}]" if ":" in host else host
+        return KvEventsSettings(
+            endpoint=given.endpoint.replace("{host}", where),
+            replay_endpoint=given.replay_endpoint.replace("{host}", where) or None,
+            bind=given.bind,
+            topic=given.topic,
+        )
 
     def page(self, path: str) -> str:
         """Return the URL of one of the engine's pages; a path in the backend's own URL is kept."""
@@ -114,6 +139,7 @@ def check(backends: Sequence[Backend]) -> None:
         if not usable:
             raise ConfigError(f"backend {backend.url!r} is not a URL such as http://127.0.0.1:8000")
         backend.reader()
+        backend.kv_source()
         if why := fault(_sample(backend)) or _fault_in_numbers(backend):
             raise ConfigError(f"backend {backend.url}: {why}")
         if backend.name in seen:

@@ -103,4 +103,10 @@ def record(backend: Backend, facts: Reading, standing: Standing, moment: Moment)
         precision=backend.precision or facts.precision,
         tags=backend.tags,
         host=moment.host,
+        kv_events=backend.kv_events is not None and not _hides_adapters(backend, facts),
     )
+
+
+def _hides_adapters(backend: Backend, facts: Reading) -> bool:
+    """Whether its KV events do not say by which adapter a block was computed: then they name the wrong prompts."""
+    return backend.engine in ("sglang", "sglang-old") and bool(facts.loras)

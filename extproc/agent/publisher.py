@@ -15,6 +15,7 @@ from extproc.adapters.engines.reading import Reading
 from extproc.agent.batch_limit import BatchLimit
 from extproc.agent.cold_starts import ColdStarts, Kind, Start, outlook
 from extproc.agent.facts import Moment, merge, recalled, record
+from extproc.agent.kv_writer import KvWriter
 from extproc.agent.lifecycle import LifecycleTracker, Standing
 from extproc.agent.pace import Pace
 from extproc.agent.probe import Look, look
@@ -23,6 +24,7 @@ from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     from extproc.adapters.http_client import HttpClient
+    from extproc.adapters.kv_log import KvLog
     from extproc.adapters.registry import Registry
     from extproc.agent.backend import Backend
     from extproc.agent.host import HostReader
@@ -53,6 +55,7 @@ class Surroundings:
     starts: ColdStarts
     starts_file: StartsFile
     host: HostReader | None
+    kv_log: KvLog
     settings: AgentSettings
 
 
@@ -63,6 +66,8 @@ class Publisher:
         self.backend = backend  # may be set to one with the same URL, engine and id
         self._around = around
         self._engine = backend.reader()
+        kv_source = backend.kv_source()
+        self._kv = KvWriter(kv_source, around.kv_log) if kv_source else None
         self._tracker = LifecycleTracker(born=f"seen-{time.time():.2f}")
         self._pace = Pace(around.settings.periods)
         self._limit = BatchLimit()
@@ -84,6 +89,13 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish every period until `end` is called, and end in the way it says."""
+        try:
+            await self._run()
+        finally:
+            if self._kv is not None:
+                await self._kv.stop()
+
+    async def _run(self) -> None:
         while not self._leaving.is_set():
             began_s = time.monotonic()
             if await self._recall():
@@ -164,7 +176,10 @@ class Publisher:
             standing = replace(standing, lifecycle=leaving, reason=self._ending.value)
         try:
             self._address = self._address or await self.backend.resolve()
-            await self._around.registry.publish(self._instance(standing), self._around.settings.ttl_s)
+            instance = self._instance(standing)
+            await self._around.registry.publish(instance, self._around.settings.ttl_s)
+            if self._kv is not None and instance.kv_events:
+                await self._kv.keep(instance)
         except (RegistryError, OSError) as error:
             self._complain(f"cannot publish: {error}; trying on")
             if isinstance(error, OSError):

@@ -15,7 +15,7 @@ from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.registry import Registry
 from extproc.agent.agent import run_agent
-from extproc.agent.backend import Backend
+from extproc.agent.backend import Backend, KvEvents
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_facts(parser)
     add_redis_arguments(parser)
+    _add_kv_events(parser)
     _add_pace(parser)
 
 
@@ -90,6 +91,16 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", "the engine's own batch limit (default: told or learned)", type=int, metavar="N")
     add("--model", "model that it loads, to expect its start's end while it lists none", metavar="NAME")
     add("--storage", "where its weights come from, such as nvme or s3: starts are learned apart", metavar="NAME")
+
+
+def _add_kv_events(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("KV events: what the engines tell that they hold (for all that do not state it)")
+    group.add_argument(
+        "--kv-events", metavar="URL", help="where they are published, such as tcp://{host}:5557, {host} being the URL's"
+    )
+    group.add_argument("--kv-replay", default="", metavar="URL", help="where lost ones are had again")
+    group.add_argument("--kv-topic", default="", metavar="TEXT", help="beginning of the topics to listen to")
+    group.add_argument("--kv-bind", action="store_true", help="the engine connects to us; only for a single backend")
 
 
 def _add_pace(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +175,11 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     given_facts = {name: value for name, value in vars(args).items() if name in Backend.__struct_fields__}
     if args.engine_file is not None:
         given_facts["engine"] = yaml_files.load(args.engine_file, dict[str, Any])
+    given_facts.pop("kv_events", None)
+    if args.kv_events is not None:
+        given_facts["kv_events"] = KvEvents(
+            endpoint=args.kv_events, replay_endpoint=args.kv_replay, topic=args.kv_topic, bind=args.kv_bind
+        )
     if "tags" in given_facts:
         pairs = [tag.partition("=") for tag in given_facts["tags"]]
         if wrong := [f"{key}{sign}{value}" for key, sign, value in pairs if not key or not sign]:

@@ -115,6 +115,11 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help=f"trusted header that {what} (default: none)",
         )
+    group.add_argument(
+        "--tenants-share-prefixes",
+        action="store_true",
+        help="send a tenant's prompt where the same one of another is cached; with --tenant-header, KV events need it",
+    )
     group.add_argument("--trust-body-priority", action="store_true", help="believe the body's `priority` field")
     group.add_argument(
         "--answer-models", action="store_true", help="answer GET /v1/models from the registry instead of passing it on"
@@ -158,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
             max_in_flight=args.max_in_flight,
             max_queued=args.max_queued,
             max_prefix_entries=args.max_prefix_entries,
+            tenants_share_prefixes=args.tenants_share_prefixes,
         ),
     )
     uvloop.run(serve(settings))

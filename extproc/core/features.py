@@ -17,15 +17,17 @@ LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_conte
 _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 
 
-def request_of(prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float) -> Request:
+def request_of(
+    prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float, *, share_prefixes: bool = False
+) -> Request:
     """Features of one request; the tokens of its text are an estimate, those that came as ids are counted.
 
-    `with_count` replaces the estimate.
+    `with_count` replaces the estimate. `share_prefixes`: tenants' prompts are not kept apart.
     """
     text = beliefs.tokens.estimate(prompt.model, prompt.pieces) if prompt.pieces else _NO_TEXT
     prompt_tokens = text.tokens + len(prompt.token_ids) + prompt.media_tokens
     output = _output(prompt, caller.tenant, beliefs)
-    prefix, tokens_per_block = _prefix(prompt, caller.tenant, text.tokens)
+    prefix, tokens_per_block = _prefix(prompt, "" if share_prefixes else caller.tenant, text.tokens)
     return Request(
         id=request_id,
         api=prompt.api,

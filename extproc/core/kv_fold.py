@@ -111,6 +111,15 @@ class KvFold:
             self._cleared = True
         state.forget()
 
+    def whole(self) -> KvDelta:
+        """All that is held now, as a delta that replaces whatever was known."""
+        tiers: tuple[list[int], ...] = ([], [], [])
+        for block, copies in self._copies.items():
+            tier = _nearest(copies)
+            if tier is not None:
+                tiers[tier].append(block)
+        return KvDelta(self.block_size_tokens, True, *map(tuple, tiers))
+
     def resync(self) -> None:
         """Make the next `take` tell everything anew, for routers that lost or never had it."""
         self._cleared = True

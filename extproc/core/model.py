@@ -99,6 +99,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     precision: str = ""  # of the weights, such as fp8
     tags: dict[str, str] = {}
     host: Host | None = None  # told by an agent on the same machine
+    kv_events: bool = False  # its agent writes down what its engine says that it holds
 
     @property
     def key(self) -> str:

@@ -34,6 +34,7 @@ class EngineSpec:
     id: str
     hardware: str
     load_delay_s: float = 0.0
+    kv_events: bool = False  # it tells which KV blocks it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Backend:
     port: int
     engine: str = "vllm"  # whose pages it has
     hardware: str = ""
+    kv_ports: tuple[int, int] | None = None  # of its KV events, and where lost ones are had again
     loading: bool = False  # need not be ready before traffic begins
     child: Child | None = None  # its process, where the stack's owner started one
 
@@ -128,21 +130,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _agent_entry(backend: Backend) -> dict[str, str]:
+def _agent_entry(backend: Backend) -> dict[str, Any]:
     """A backend as `extproc agent --backends` reads it."""
-    return {
+    entry: dict[str, Any] = {
         "url": f"http://{HOST}:{backend.port}",
         "id": backend.id,
         "engine": backend.engine,
         "hardware": backend.hardware,
     }
+    if backend.kv_ports is not None:
+        events, replay = (f"tcp://{{host}}:{port}" for port in backend.kv_ports)
+        entry["kv_events"] = {"endpoint": events, "replay_endpoint": replay}
+    return entry
 
 
 async def _start_engine(processes: Processes, spec: EngineSpec) -> Backend:
-    arguments = ("--id", spec.id, "--model", MODEL, "--hardware", spec.hardware)
+    arguments = ["--id", spec.id, "--model", MODEL, "--hardware", spec.hardware]
+    kv_ports = (free_port(), free_port()) if spec.kv_events else None
+    if kv_ports is not None:
+        events, replay = (f"tcp://*:{port}" for port in kv_ports)
+        config = orjson.dumps({"endpoint": events, "replay_endpoint": replay}).decode()
+        arguments += ["--kv-events-config", config]
     child = await processes.start_extproc(spec.id, "engine", *arguments, "--load-delay-s", str(spec.load_delay_s))
     found = await wait_for_line(child, r"listening on [\d.]+:(\d+)", _READY_S)
-    return Backend(spec.id, int(found[1]), "vllm", spec.hardware, spec.load_delay_s > 0, child)
+    return Backend(
+        spec.id, int(found[1]), hardware=spec.hardware, kv_ports=kv_ports, loading=spec.load_delay_s > 0, child=child
+    )
 
 
 async def _start_envoy(processes: Processes, program: str, directory: Path, name: str, values: Any) -> None:

@@ -38,6 +38,8 @@ class Gauges:
     ages_s: Mapping[str, float]  # by instance id
     registry_silence_s: float
     calibration: Mapping[tuple[str, str], Calibration]  # of output lengths, by model and API
+    prefix_entries: Mapping[str, int] = field(default_factory=dict)  # by how they are known
+    prefix_agreement: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # instance, model, source
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
     replicas: Replicas = field(default_factory=Replicas)
 
@@ -128,6 +130,7 @@ class _LiveGauges(Collector):
                 if not isnan(share):
                     within.add_metric([model, api, quantile], share)
         yield within
+        yield from _prefix_gauges(gauges)
         counts = CounterMetricFamily("extproc_exact_counts", "Exact token counts wished for.", labels=["outcome"])
         for outcome, number in gauges.exact_counts.items():
             counts.add_metric([outcome], number)
@@ -144,3 +147,18 @@ def _of_replicas(known: Replicas) -> Iterator[Metric]:
     yield CounterMetricFamily("extproc_peers_expired", "Routers whose lease ran out.", known.expired)
     yield CounterMetricFamily("extproc_peer_batches_lost", "Lost messages of routers.", known.lost_batches)
     yield CounterMetricFamily("extproc_peer_messages_unusable", "Messages that were no batch.", known.unusable)
+
+
+def _prefix_gauges(gauges: Gauges) -> Iterator[Metric]:
+    entries = GaugeMetricFamily("extproc_prefix_entries", "Blocks believed to be held.", labels=["source"])
+    for source, number in gauges.prefix_entries.items():
+        entries.add_metric([source], number)
+    yield entries
+    agreement = GaugeMetricFamily(
+        "extproc_prefix_agreement_share",
+        "How far engines' cached tokens bear out what was believed of them.",
+        labels=["instance", "model", "source"],
+    )
+    for labels, share in gauges.prefix_agreement.items():
+        agreement.add_metric(list(labels), share)
+    yield agreement

@@ -14,14 +14,17 @@ from functools import partial
 from typing import Any
 
 from extproc.adapters.bookings import Bookings
+from extproc.adapters.kv_log import KvLog
 from extproc.adapters.registry import Registry
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
+from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
+from extproc.server.kv_feed import KvFeed
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
 
@@ -49,13 +52,17 @@ async def serve(settings: ServeSettings) -> None:
     )
     service = Service(shell)
     async with registry:
-        synced = asyncio.Event()
-        watcher = asyncio.create_task(registry.watch(router.fleet, router.take, synced=synced))
-        sharer = asyncio.create_task(bookings.run())
+        fleet_known, kv_known = asyncio.Event(), asyncio.Event()
+        feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
+        tasks = [
+            asyncio.create_task(registry.watch(router.fleet, router.take, synced=fleet_known)),
+            asyncio.create_task(feed.run(kv_known)),
+            asyncio.create_task(bookings.run()),
+        ]
         try:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)
-            await _first_state(synced, stop)
+            await _first_state(kv_known, stop)
             await service.start()
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
             await stop.wait()
@@ -63,7 +70,7 @@ async def serve(settings: ServeSettings) -> None:
         finally:
             await service.stop(0.0)
             await admin.stop()
-            for task in (watcher, sharer):
+            for task in tasks:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
@@ -76,13 +83,16 @@ async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | 
     return await tokenizers.count(wish.model, wish.what, wish.want_ids)
 
 
-async def _first_state(synced: asyncio.Event, stop: asyncio.Event) -> None:
-    """Take no traffic before the fleet is known; but an unreachable Redis must not keep the service down."""
-    waits = [asyncio.create_task(event.wait()) for event in (synced, stop)]
+async def _first_state(known: asyncio.Event, stop: asyncio.Event) -> None:
+    """Take no traffic before the fleet is known, and what its engines tell that they hold.
+
+    But an unreachable Redis must not keep the service down.
+    """
+    waits = [asyncio.create_task(event.wait()) for event in (known, stop)]
     await asyncio.wait(waits, timeout=_FIRST_STATE_S, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    if not synced.is_set():
+    if not known.is_set():
         log.warning("Redis did not answer; serving without a fleet until it does: Envoy balances by itself")
 
 
@@ -103,6 +113,14 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauge
         ages_s={member.instance.id: fleet.age_s(member) for member in members},
         registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
         calibration=router.beliefs.outputs.calibration(),
+        prefix_entries={
+            CacheSource.LEARNED.value: router.prefixes.entries,
+            CacheSource.TOLD.value: router.kv.entries,
+        },
+        prefix_agreement={
+            (key.partition("@")[0], model, source.value): agreement.share
+            for key, model, source, agreement in router.trust.agreements()
+        },
         exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
         replicas=Replicas(
             peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
@@ -135,6 +153,7 @@ def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
                 "foreign": work.foreign_running + work.foreign_waiting,
                 "prefill_backlog_s": work.prefill_backlog_s(now),
                 "prefix_blocks": router.prefixes.size(instance.key),
+                "kv_blocks_told": router.kv.size(instance.key) if instance.kv_events else None,
                 "cooldown_s": router.cooldowns.remaining_s(instance.key, now),
             }
         )

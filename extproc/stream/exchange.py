@@ -117,7 +117,11 @@ class Exchange:
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for; only where a body is expected. Raises BodyError."""
-        return request_of(self._prompt(body), self._caller, self._id, self._router.beliefs, now)
+        return self._request(self._prompt(body), now)
+
+    def _request(self, prompt: Prompt, now: float) -> Request:
+        share = self._router.policy.tenants_share_prefixes
+        return request_of(prompt, self._caller, self._id, self._router.beliefs, now, share_prefixes=share)
 
     def _prompt(self, body: bytes) -> Prompt:
         assert self._endpoint is not None  # the state BODY is entered with an endpoint
@@ -139,7 +143,7 @@ class Exchange:
             prompt = self._prompt(body)
         except BodyError as error:
             return self._answer(errors.bad_body(error, self._dialect))
-        request = self.request = request_of(prompt, self._caller, self._id, self._router.beliefs, now)
+        request = self.request = self._request(prompt, now)
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self._pass_on(RequestBody, "no_model")
         wish = wish_for(request, self._router.snapshot()) if self._may_count(prompt) else None

@@ -81,6 +81,17 @@ def test_after_a_retry_the_request_counts_where_it_is_served() -> None:
     assert made.ledger.in_flight() == {served.instance.key: 1}
 
 
+def test_after_a_retry_the_prefix_is_expected_where_the_request_was_served() -> None:
+    made = router(instance("a", address="10.0.0.1:80"), instance("b", address="10.0.0.2:80"))
+    exchange, reply = ask(made, chat(messages=[{"role": "user", "content": "some words " * 500}]))
+    assert isinstance(reply, RouteTo)
+    served = made.fleet.by_address(reply.endpoints[1])
+    assert served is not None
+    assert not made.prefixes.size(served.instance.key)
+    exchange.receive(ResponseHeaders(200, reply.endpoints[1]), 1.0, 0.0)
+    assert made.prefixes.size(served.instance.key)
+
+
 def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
     made = router(
         instance("a", cluster="one", hardware="h200_sxm", address="10.0.0.1:80"),

@@ -1,0 +1,105 @@
+"""What engines tell that they hold: taken in, looked up by layout, and preferred to what was learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extproc.core.counting import Wish, wish_for
+from extproc.core.decide import decide
+from extproc.core.kv_delta import KvDelta
+from extproc.core.kv_index import Hit, KvIndex
+from extproc.core.model import CacheSource, KvLayout, Lifecycle
+from extproc.core.snapshot import Policy
+from tests.core.builders import MODEL, blocks, instance, request, router
+
+LAYOUT = KvLayout(16, MODEL)
+CHAIN = blocks(1, 60)
+
+
+def told(**lists: Any) -> KvDelta:
+    return KvDelta(block_size_tokens=16, **lists)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "hit"),
+    [
+        ([told(gpu=CHAIN)], Hit(960)),
+        ([told(gpu=CHAIN), told(removed=CHAIN[30:])], Hit(480)),
+        ([told(gpu=CHAIN), told(removed=CHAIN[:1])], None),
+        ([told(gpu=CHAIN), told(cpu=CHAIN[30:])], Hit(480, 480)),
+        ([told(gpu=CHAIN[:10], disk=CHAIN[10:20])], Hit(160, 160)),
+        ([told(cpu=CHAIN)], Hit(0, 960)),
+        ([told(cpu=CHAIN), told(gpu=CHAIN)], Hit(960)),
+        ([told(gpu=CHAIN), told(cleared=True, gpu=CHAIN[:5])], Hit(80)),
+        ([told(gpu=CHAIN), told(cleared=True)], None),
+        ([told(gpu=CHAIN), told(gpu=CHAIN), told(removed=CHAIN[59:]), told(removed=CHAIN[59:])], Hit(944)),
+    ],
+)
+def test_deltas_add_up_to_what_an_instance_holds(deltas: list[KvDelta], hit: Hit | None) -> None:
+    index = KvIndex()
+    for delta in deltas:
+        index.apply("a@1", delta)
+    index.apply("b@1", told(gpu=blocks(2, 60)))
+    assert index.hits({LAYOUT: CHAIN}).get((LAYOUT, "a@1")) == hit
+
+
+def test_an_instance_that_tells_nothing_has_no_layout_and_one_that_ended_neither() -> None:
+    index, held = KvIndex(), instance("a")
+    assert index.layout(held, MODEL) is None
+    index.apply(held.key, told(gpu=CHAIN))
+    assert index.layout(held, MODEL) == LAYOUT
+    index.forget(held.key)
+    assert index.layout(held, MODEL) is None
+    assert index.entries == 0
+
+
+def test_aliases_of_a_model_share_its_name_and_adapters_have_their_own() -> None:
+    index = KvIndex()
+    held = instance("a", models=("base", "alias", "adapter"), loras=("adapter",))
+    index.apply(held.key, told(gpu=CHAIN))
+    names = {model: index.layout(held, model) for model in held.models}
+    assert names == {"base": KvLayout(16, "base"), "alias": KvLayout(16, "base"), "adapter": KvLayout(16, "adapter")}
+
+
+def test_what_an_engine_tells_goes_before_what_was_learned_of_it() -> None:
+    made = router(instance("teller"), instance("guessed"))
+    prefix = blocks(9, 15)
+    for key in ("teller@1", "guessed@1"):
+        made.prefixes.insert(key, prefix, 1000)
+    made.kv.apply("teller@1", told(gpu=CHAIN[:10]))
+    asked = request(prefix=prefix, chains={LAYOUT: CHAIN})
+    decision = decide(asked, made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is not None
+    seen = {c.instance.id: (c.cached_tokens, c.cached_source) for c in (decision.chosen, *decision.alternatives)}
+    assert seen == {"teller": (160, CacheSource.TOLD), "guessed": (960, CacheSource.LEARNED)}
+    without_ids = decide(request(prefix=prefix), made.snapshot(), 0.0, 0.0)
+    assert {c.cached_source for c in (without_ids.chosen, *without_ids.alternatives) if c} == {CacheSource.LEARNED}
+
+
+def test_blocks_in_host_memory_are_worth_less_than_those_on_the_gpu_and_more_than_none() -> None:
+    made = router(instance("gpu"), instance("cpu"), instance("none"))
+    for name, lists in (("gpu", {"gpu": CHAIN}), ("cpu", {"cpu": CHAIN}), ("none", {"gpu": blocks(2, 1)})):
+        made.kv.apply(f"{name}@1", told(**lists))
+    decision = decide(request(chains={LAYOUT: CHAIN}), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is not None
+    assert [c.instance.id for c in (decision.chosen, *decision.alternatives)] == ["gpu", "cpu", "none"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "tenant", "policy", "wish"),
+    [
+        ({}, "", Policy(), Wish((LAYOUT,))),
+        ({}, "t", Policy(), None),
+        ({}, "t", Policy(tenants_share_prefixes=True), Wish((LAYOUT,))),
+        ({"lifecycle": Lifecycle.LOADING}, "", Policy(), None),
+        ({"models": ("other",)}, "", Policy(), None),
+    ],
+)
+def test_ids_are_wished_for_where_an_engine_tells_what_it_holds_and_there_is_a_choice(
+    changes: dict[str, Any], tenant: str, policy: Policy, wish: Wish | None
+) -> None:
+    made = router(instance("a"), instance("b", **changes), policy=policy)
+    made.kv.apply("a@1", told(gpu=CHAIN))
+    assert wish_for(request(tenant=tenant), made.snapshot()) == wish

@@ -1,0 +1,101 @@
+"""Beliefs of what is cached, held against what engines report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extproc.core.kv_delta import KvDelta
+from extproc.core.model import CacheSource, KvLayout, Outcome
+from extproc.core.prefix_trust import PrefixTrust
+from extproc.core.router import Router
+from tests.core.builders import MODEL, blocks, instance, request, router
+
+KEY = "a@1"
+PREFIX = blocks(1, 40)
+
+
+@pytest.mark.parametrize(("reported", "low", "high"), [(2000, 1.0, 1.0), (1000, 0.5, 0.6), (0, 0.0, 0.2)])
+def test_a_learned_hit_counts_by_the_share_of_such_hits_that_was_there(reported: int, low: float, high: float) -> None:
+    trust = PrefixTrust()
+    for _ in range(20):
+        trust.check(KEY, MODEL, CacheSource.LEARNED, 2000, reported or 150)
+    assert low <= trust.share(KEY, MODEL) <= high
+    assert trust.share("b@1", MODEL) == trust.share(KEY, "other") == 1.0
+
+
+@pytest.mark.parametrize(("believed", "reported"), [(2000, 0), (0, 2000)])
+def test_an_engine_that_tells_other_than_it_reports_is_no_longer_asked(believed: int, reported: int) -> None:
+    """A wrong chat template misses blocks that are there: also beliefs that were too low count."""
+    trust = PrefixTrust()
+    for _ in range(9):
+        trust.check(KEY, MODEL, CacheSource.TOLD, believed, reported)
+    assert trust.trusts_told(KEY, MODEL)
+    trust.check(KEY, MODEL, CacheSource.TOLD, believed, reported)
+    assert not trust.trusts_told(KEY, MODEL)
+    assert trust.trusts_told("b@1", MODEL)
+    trust.forget(KEY)
+    assert trust.trusts_told(KEY, MODEL)
+
+
+def outcome(made: Router, cached_tokens: int | None, /, **changes: object) -> Outcome:
+    """What becomes of a request with the well-known prefix, according to the engine."""
+    asked = request(prefix=PREFIX, prompt_tokens=2600, tokens_per_block=64.0)
+    decision = made.choose(asked, 0.0, 0.0)
+    assert decision.chosen is not None
+    made.release("r", 1.0)
+    done = Outcome(
+        features=made.features(asked, decision.chosen),
+        address=decision.chosen.instance.address,
+        status=200,
+        flags=(),
+        attempts=1,
+        duration_s=1.0,
+        ttft_s=0.1,
+        routing_s=0.0,
+        prompt_tokens=2600,
+        completion_tokens=10,
+        cached_tokens=cached_tokens,
+    )
+    return replace(done, **changes)  # type: ignore[arg-type]
+
+
+def test_a_cache_that_was_reset_behind_our_back_is_forgotten_after_a_few_misses() -> None:
+    made = router(instance("a"))
+    made.learn(outcome(made, 0), 1.0)  # the first computes it
+    assert made.prefixes.size(KEY) == len(PREFIX)
+    for _ in range(4):
+        miss = outcome(made, 0)
+        assert miss.features is not None
+        assert miss.features.cached_tokens > 512
+        made.prefixes.insert(KEY, blocks(7, 100), 1000)  # of other prompts, gone as well
+        made.learn(miss, 1.0)
+    assert made.prefixes.size(KEY) == 0
+
+
+@pytest.mark.parametrize("changes", [{"cached_tokens": None}, {"attempts": 2}, {"features": None}])
+def test_what_no_engine_reported_on_is_not_held_against_it(changes: dict[str, object]) -> None:
+    made = router(instance("a"))
+    for _ in range(10):
+        made.learn(outcome(made, 0, **changes), 1.0)
+    assert made.prefixes.size(KEY) == len(PREFIX)
+    assert made.trust.share(KEY, MODEL) == 1.0
+
+
+def test_an_engine_whose_events_name_other_prompts_falls_back_to_what_was_learned() -> None:
+    made = router(instance("a"))
+    layout = KvLayout(16, MODEL)
+    made.kv.apply(KEY, KvDelta(16, gpu=blocks(5, 100)))
+    made.prefixes.insert(KEY, PREFIX, 1000)
+    asked = request(prefix=PREFIX, prompt_tokens=2600, tokens_per_block=64.0, chains={layout: blocks(6, 100)})
+    for _ in range(10):
+        decision = made.choose(asked, 0.0, 0.0)
+        made.release("r", 1.0)
+        assert decision.chosen is not None
+        assert decision.chosen.cached_source is CacheSource.TOLD
+        features = made.features(asked, decision.chosen)
+        made.learn(replace(outcome(made, 2560), features=features), 1.0)
+    chosen = made.choose(asked, 0.0, 0.0).chosen
+    assert chosen is not None
+    assert (chosen.cached_source, chosen.cached_tokens) == (CacheSource.LEARNED, 2560)
