@@ -15,16 +15,19 @@ from typing import Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.kv_log import KvLog
+from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.registry import Registry
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
 from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
+from extproc.errors import RegistryError
 from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.kv_feed import KvFeed
+from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
 
@@ -54,6 +57,7 @@ async def serve(settings: ServeSettings) -> None:
     async with registry:
         fleet_known, kv_known = asyncio.Event(), asyncio.Event()
         feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
+        keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
             asyncio.create_task(registry.watch(router.fleet, router.take, synced=fleet_known)),
             asyncio.create_task(feed.run(kv_known)),
@@ -63,6 +67,9 @@ async def serve(settings: ServeSettings) -> None:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)
             await _first_state(kv_known, stop)
+            if kv_known.is_set():
+                await keeper.restore()
+            tasks.append(asyncio.create_task(keeper.run()))
             await service.start()
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
             await stop.wait()
@@ -74,6 +81,8 @@ async def serve(settings: ServeSettings) -> None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
+            with suppress(RegistryError):
+                await keeper.write()
             await bookings.farewell()
             tokenizers.close()
 
