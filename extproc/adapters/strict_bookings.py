@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.bookings import BATCH_S
@@ -20,20 +19,13 @@ from extproc.core.sharing import HEARTBEAT_S, LEASE_S
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from extproc.adapters.redis_link import Link
+    from extproc.stream.messages import TakePlace
 
 BUDGET_S = 0.05
 _DOUBTFUL_BEATS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An instance that would do, and how many open requests it may have, this one included; None: any number."""
-
-    key: str  # Instance.key
-    limit: int | None = None
 
 
 class StrictBookings:
@@ -65,11 +57,12 @@ class StrictBookings:
         self._doubtful: dict[str, int] = {}  # where a call was cut off, and for how many beats it may still arrive
         self._pending = asyncio.Event()
 
-    async def reserve(self, request_id: str, places: Sequence[Place]) -> Place | None:
-        """Take the first of `places`, the cheapest first, whose limit holds over all routers; None if none does.
+    async def take(self, wish: TakePlace) -> int | None:
+        """Take the first of the places whose limit holds over all routers, and return its number; None if none does.
 
         Never raises: without Redis it is the first place, whatever its limit.
         """
+        places = wish.places
         keys = [place.key for place in places]
         limits = [-1 if place.limit is None else place.limit for place in places]
         self._asked.update(keys)
@@ -78,18 +71,18 @@ class StrictBookings:
                 names = [self._name(key) for key in keys]
                 arguments: list[str | float] = [self._router, self._lease_ms, *limits]
                 number = int(await self._link.run(self._reserve, [f"{self._base}:routers", *names], arguments))
-            taken = places[number - 1] if number else None
+            taken = number - 1 if number else None
         except (RegistryError, TimeoutError):
             self.unsettled += 1
             self._note(*keys)
             self._doubtful.update(dict.fromkeys(keys, _DOUBTFUL_BEATS))
-            taken = places[0] if places else None
+            taken = 0
         finally:
             for key in keys:
                 _less(self._asked, key)
         if taken is not None:
-            self._where[request_id] = taken.key
-            self._open[taken.key] += 1
+            self._where[wish.request_id] = keys[taken]
+            self._open[keys[taken]] += 1
         return taken
 
     def release(self, request_id: str) -> None:

@@ -14,7 +14,7 @@ from extproc.core.events import Published
 from extproc.core.model import Instance, Lifecycle, Load
 from extproc.core.router import Router
 from extproc.stream.exchange import Exchange, Rules
-from extproc.stream.messages import CountTokens, RequestBody, RequestHeaders
+from extproc.stream.messages import Errand, RequestBody, RequestHeaders
 
 BODY_BYTES = (4 * 1024, 128 * 1024, 1024 * 1024)
 _MODEL = "llama-3.1-8b"
@@ -58,7 +58,7 @@ def _understand(router: Router, body: bytes) -> None:
 def _reply(router: Router, body: bytes) -> None:
     exchange = _begun(router)
     reply = exchange.receive(RequestBody(body), 0.0, 0.5)
-    assert not isinstance(reply, CountTokens)  # no model is named as counted
+    assert not isinstance(reply, Errand)  # neither counting nor strict mode is on
     wire.encode_reply(reply, "x-upstream-cluster")
     exchange.close(0.0)
 

@@ -11,6 +11,7 @@ from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
 from extproc.core.snapshot import Policy
+from extproc.errors import ConfigError
 from extproc.stream.exchange import Rules
 
 HELP = "run the ext_proc and access-log service"
@@ -67,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=settings.drain_s,
         metavar="S",
         help="seconds that running streams get after SIGTERM (default %(default)s)",
+    )
+    parser.add_argument(
+        "--strict-limits",
+        action="store_true",
+        help="hold these two limits over all routers together, at the price of a round trip to Redis for each request",
     )
     _add_counting(parser, settings)
     add_redis_arguments(parser)
@@ -138,7 +144,9 @@ def _rules(args: argparse.Namespace) -> Rules:
         class_header=optional(args.class_header),
         body_priority=args.trust_body_priority,
     )
-    return Rules(trust=trust, answer_models=args.answer_models)
+    if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
+        raise ConfigError("--strict-limits needs a limit: --max-in-flight or --max-queued")
+    return Rules(trust=trust, answer_models=args.answer_models, strict=args.strict_limits)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -291,6 +291,18 @@ class Decision:
     alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
     rejected: tuple[Rejection, ...] = ()
 
+    def settled(self, place: int | None) -> Decision:
+        """The same with another of its candidates chosen, by place in their order; with none if no place was left."""
+        ranked = [candidate for candidate in (self.chosen, *self.alternatives) if candidate is not None]
+        if place is not None:
+            chosen = ranked.pop(place)
+            return Decision(chosen, tuple(ranked), self.rejected)
+        full = [
+            Rejection(candidate.instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none over all routers")
+            for candidate in ranked
+        ]
+        return Decision(None, (), (*self.rejected, *full))
+
     @property
     def reason(self) -> Reason | None:
         """The reason that stands nearest to success when nothing could be chosen, else None."""

@@ -58,12 +58,23 @@ class Router:
         for member in change.reported:
             self.ledger.report(member.instance, member.observed_at_s)
 
+    def decide(self, request: Request, now: float, draw: float) -> Decision:
+        """Decide where a request goes. Nothing is booked yet."""
+        return decide(request, self.snapshot(), now, draw)
+
     def choose(self, request: Request, now: float, draw: float) -> Decision:
         """Decide where a request goes and book it there, so that the very next decision counts it."""
-        decision = decide(request, self.snapshot(), now, draw)
+        decision = self.decide(request, now, draw)
         if decision.chosen is not None:
-            self._book(request, decision.chosen, now)
+            self.book(request, decision.chosen, now)
         return decision
+
+    def limit(self, instance: Instance) -> int | None:
+        """Open requests that an instance may have by the operator's rules, None if any number."""
+        limits = [self.policy.max_in_flight]
+        if self.policy.max_queued is not None and instance.max_num_seqs is not None:
+            limits.append(instance.max_num_seqs + self.policy.max_queued)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def served_by(self, request: Request, address: str) -> None:
         """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
@@ -122,7 +133,8 @@ class Router:
     def _is_current(self, key: str | None) -> bool:
         return any(member.instance.key == key for member in self.fleet.members())
 
-    def _book(self, request: Request, chosen: Candidate, now: float) -> None:
+    def book(self, request: Request, chosen: Candidate, now: float) -> None:
+        """Count a request at an instance from now on, and expect its prefix there."""
         key = chosen.instance.key
         reservation = Reservation(
             request_id=request.id,

@@ -17,6 +17,7 @@ from extproc.adapters.bookings import Bookings
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.registry import Registry
+from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
 from extproc.core.model import CacheSource
@@ -46,12 +47,21 @@ async def serve(settings: ServeSettings) -> None:
     router = Router(settings.policy)
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
     registry = Registry(settings.redis, settings.fleet)
-    bookings = Bookings(registry.link, registry.base, secrets.token_hex(6), router.ledger)
+    name = secrets.token_hex(6)
+    bookings = Bookings(registry.link, registry.base, name, router.ledger)
     observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     rules = replace(settings.rules, counted_models=tokenizers.models)
+    strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
     shell = Shell(
-        router, observer, time.monotonic, random.random, settings.cluster_header, rules, partial(counted_by, tokenizers)
+        router,
+        observer,
+        time.monotonic,
+        random.random,
+        settings.cluster_header,
+        rules,
+        partial(counted_by, tokenizers),
+        strict,
     )
     service = Service(shell)
     async with registry:
@@ -63,6 +73,8 @@ async def serve(settings: ServeSettings) -> None:
             asyncio.create_task(feed.run(kv_known)),
             asyncio.create_task(bookings.run()),
         ]
+        if strict is not None:
+            tasks.append(asyncio.create_task(strict.run()))
         try:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)

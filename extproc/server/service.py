@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -19,12 +19,22 @@ from extproc.core.tokens import ExactCount
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
 from extproc.stream.exchange import Exchange, Rules
-from extproc.stream.messages import CountTokens
+from extproc.stream.messages import CountTokens, TakePlace
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
+
+
+class Places(Protocol):
+    """Counts open requests over all routers."""
+
+    async def take(self, wish: TakePlace) -> int | None:
+        """Number of the place that was taken, None if none was left."""
+
+    def release(self, request_id: str) -> None:
+        """The request has ended; unknown ids are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Shell:
     cluster_header: str
     rules: Rules
     count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
+    places: Places | None = None  # needed for `rules.strict`
 
 
 class ExtProc:
@@ -56,7 +67,8 @@ class ExtProc:
         shell = self._shell
         self._open_streams += 1
         self.idle.clear()
-        exchange = Exchange(shell.router, str(next(self._numbers)), shell.rules)
+        exchange_id = str(next(self._numbers))
+        exchange = Exchange(shell.router, exchange_id, shell.rules)
         try:
             async for data in stream:
                 began_s = shell.clock()
@@ -64,6 +76,9 @@ class ExtProc:
                 if isinstance(reply, CountTokens):
                     exact = await shell.count(reply) if shell.count else None
                     reply = exchange.counted(exact, shell.clock(), shell.draw())
+                if isinstance(reply, TakePlace):
+                    place = await shell.places.take(reply) if shell.places else 0
+                    reply = exchange.placed(place, shell.clock())
                 answer = wire.encode_reply(reply, shell.cluster_header)
                 shell.observer.replied(exchange, reply, shell.clock() - began_s)
                 yield answer
@@ -71,6 +86,8 @@ class ExtProc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             exchange.close(shell.clock())
+            if shell.places:
+                shell.places.release(exchange_id)
             self._open_streams -= 1
             if not self._open_streams:
                 self.idle.set()

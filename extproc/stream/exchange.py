@@ -4,7 +4,8 @@ States and what may come in each:
 
     NEW       RequestHeaders            -> BODY if a body is to come that we route by, else PASSED or ANSWERED
     BODY      RequestBody               -> ROUTED, or ANSWERED, or PASSED; COUNTING if a count could change that
-    COUNTING  `counted`                 -> ROUTED, or ANSWERED, or PASSED
+    COUNTING  `counted`                 -> as BODY
+    PLACING   `placed`                  -> ROUTED, or ANSWERED; entered before ROUTED in strict mode
     ROUTED    ResponseHeaders, Trailers -> ROUTED, until `close`
     PASSED    anything                  -> PASSED; goes on unchanged
     ANSWERED  nothing
@@ -31,13 +32,16 @@ from extproc.stream.messages import (
     Answer,
     Continue,
     CountTokens,
+    Errand,
     Message,
     PassOn,
+    Place,
     Reply,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
     RouteTo,
+    TakePlace,
     Trailers,
 )
 
@@ -46,6 +50,7 @@ class _State(Enum):
     NEW = auto()
     BODY = auto()
     COUNTING = auto()
+    PLACING = auto()
     ROUTED = auto()
     PASSED = auto()
     ANSWERED = auto()
@@ -57,6 +62,7 @@ class Rules:
 
     trust: Trust = field(default_factory=Trust)
     answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
+    strict: bool = False  # a place is taken over all routers before a request is routed
     counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
 
     @property
@@ -83,7 +89,7 @@ class Exchange:
         self.request: Request | None = None
         self.decision: Decision | None = None
 
-    def receive(self, message: Message, now: float, draw: float) -> Reply | CountTokens:
+    def receive(self, message: Message, now: float, draw: float) -> Reply | Errand:
         """Reply to one message. `now` in seconds, `draw` in [0, 1) for near-ties."""
         match self._state, message:
             case _State.NEW, RequestHeaders():
@@ -127,7 +133,7 @@ class Exchange:
         assert self._endpoint is not None  # the state BODY is entered with an endpoint
         return self._believed(self._endpoint.parse(body, self._content_type))
 
-    def counted(self, exact: ExactCount | None, now: float, draw: float) -> Reply:
+    def counted(self, exact: ExactCount | None, now: float, draw: float) -> Reply | TakePlace:
         """Reply to the body now that its tokens are counted, or could not be counted in time (None)."""
         assert self._state is _State.COUNTING
         assert self.request is not None  # COUNTING is entered with one
@@ -138,7 +144,15 @@ class Exchange:
         self._asked = None
         return self._choose(self.request, now, draw)
 
-    def _route(self, body: bytes, now: float, draw: float) -> Reply | CountTokens:
+    def placed(self, place: int | None, now: float) -> Reply:
+        """Reply to the body now that a place was taken, the one of this number, or that none was left (None)."""
+        assert self._state is _State.PLACING
+        assert self.request is not None
+        assert self.decision is not None
+        self.decision = self.decision.settled(place)
+        return self._go(self.request, self.decision, now)
+
+    def _route(self, body: bytes, now: float, draw: float) -> Reply | Errand:
         try:
             prompt = self._prompt(body)
         except BodyError as error:
@@ -161,13 +175,22 @@ class Exchange:
             return prompt.choices == 1 and not prompt.pieces
         return prompt.countable is not None and prompt.model in self._rules.counted_models
 
-    def _choose(self, request: Request, now: float, draw: float) -> Reply:
-        self.decision = self._router.choose(request, now, draw)
-        chosen = self.decision.chosen
+    def _choose(self, request: Request, now: float, draw: float) -> Reply | TakePlace:
+        decision = self.decision = self._router.decide(request, now, draw)
+        if decision.chosen is not None and self._rules.strict:
+            self._state = _State.PLACING
+            ranked = (decision.chosen.instance, *(other.instance for other in decision.alternatives))
+            return TakePlace(self._id, tuple(Place(each.key, self._router.limit(each)) for each in ranked))
+        return self._go(request, decision, now)
+
+    def _go(self, request: Request, decision: Decision, now: float) -> Reply:
+        """Book and route what was decided, or turn it away."""
+        chosen = decision.chosen
         if chosen is None:
-            return self._turn_away(request, self.decision)
+            return self._turn_away(request, decision)
+        self._router.book(request, chosen, now)
         self._state = _State.ROUTED
-        candidates = (chosen, *self.decision.alternatives)
+        candidates = (chosen, *decision.alternatives)
         endpoints = tuple(c.instance.address for c in candidates if c.instance.cluster == chosen.instance.cluster)
         features = self._router.features(request, chosen)
         return RouteTo(chosen.instance.cluster, endpoints, features)

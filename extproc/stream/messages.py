@@ -88,3 +88,23 @@ class CountTokens:
     model: str
     what: Countable
     want_ids: bool  # and not just their number
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instance that would do, and how many open requests it may have, this one included; None: any number."""
+
+    key: str  # Instance.key
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlace:
+    """No reply yet: the shell is to take the first place that is left over all routers, for `Exchange.placed`."""
+
+    request_id: str
+    places: tuple[Place, ...]
+
+
+Errand = CountTokens | TakePlace
+"""What the shell is to do before an exchange can reply."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,8 @@ import redis.asyncio as aioredis
 
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import parse
-from extproc.adapters.strict_bookings import Place, StrictBookings
+from extproc.adapters.strict_bookings import StrictBookings
+from extproc.stream.messages import Place, TakePlace
 from tests.redis_server import KINDS, RedisServer, binary
 
 LONG_S = 30.0  # never reached by a machine that works
@@ -56,56 +57,61 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def reserve(made: StrictBookings, request_id: str, places: Sequence[Place]) -> Place | None:
+    number = await made.take(TakePlace(request_id, tuple(places)))
+    return None if number is None else places[number]
+
+
 async def test_routers_that_ask_at_once_never_pass_a_limit_together(server: RedisServer) -> None:
     """Each request gets the best place that is left; those beyond all limits get none."""
     places = [Place("a@1", 10), Place("b@1", 5)]
     async with AsyncExitStack() as stack:
         routers = [await stack.enter_async_context(router(server.url, f"r{number}")) for number in range(4)]
-        asked = [each.reserve(f"{number}", places) for number in range(10) for each in routers]
+        asked = [reserve(each, f"{number}", places) for number in range(10) for each in routers]
         taken = Counter(place.key if place else None for place in await asyncio.gather(*asked))
         assert taken == {"a@1": 10, "b@1": 5, None: 25}
-        assert (await routers[0].reserve("unlimited", [places[0], Place("b@1")])) == Place("b@1")
+        assert (await reserve(routers[0], "unlimited", [places[0], Place("b@1")])) == Place("b@1")
 
 
 async def test_a_place_is_free_again_when_its_request_has_ended(server: RedisServer) -> None:
     """Ends travel in batches; ending twice ends once."""
     async with router(server.url, "r1") as first, router(server.url, "r2") as second:
         place = Place("a@1", 2)
-        assert [await first.reserve(str(number), [place]) for number in range(3)] == [place, place, None]
+        assert [await reserve(first, str(number), [place]) for number in range(3)] == [place, place, None]
         first.release("0")
         first.release("0")
 
         async def second_has_it() -> bool:
-            return await second.reserve("next", [place]) is not None
+            return await reserve(second, "next", [place]) is not None
 
         await until(second_has_it)
-        assert await second.reserve("one too many", [place]) is None
+        assert await reserve(second, "one too many", [place]) is None
 
 
 async def test_a_router_that_dies_gives_back_what_it_had_with_its_lease(server: RedisServer) -> None:
     """And one that lives keeps its place for as long as its request runs."""
     place = Place("a@1", 2)
     async with router(server.url, "alive") as alive:
-        assert await alive.reserve("long", [place]) == place
+        assert await reserve(alive, "long", [place]) == place
         async with router(server.url, "dies") as dies:
-            assert await dies.reserve("0", [place]) == place
+            assert await reserve(dies, "0", [place]) == place
 
         async def free() -> bool:
-            return await alive.reserve("second", [place]) is not None
+            return await reserve(alive, "second", [place]) is not None
 
         await until(free)
         assert await counts(server.url, "a@1") == {"alive": 2}
         await asyncio.sleep(1.0)  # longer than any lease
-        assert await alive.reserve("third", [place]) is None
+        assert await reserve(alive, "third", [place]) is None
 
 
 async def test_without_redis_it_is_the_first_place_and_counts_are_right_when_it_is_back(server: RedisServer) -> None:
     """No request waits longer than the budget, and none is refused."""
     places = [Place("a@1", 1), Place("b@1", 1)]
     async with router(server.url, "r1", budget_s=0.3) as made:
-        assert await made.reserve("0", places) == places[0]
+        assert await reserve(made, "0", places) == places[0]
         server.stop()
-        assert [await made.reserve(str(number), places) for number in (1, 2)] == [places[0]] * 2
+        assert [await reserve(made, str(number), places) for number in (1, 2)] == [places[0]] * 2
         assert made.unsettled == 2
         made.release("0")
         server.start()
@@ -114,7 +120,7 @@ async def test_without_redis_it_is_the_first_place_and_counts_are_right_when_it_
             return await counts(server.url, "a@1") == {"r1": 2}
 
         await until(right)
-        assert await made.reserve("3", places) == places[1]
+        assert await reserve(made, "3", places) == places[1]
 
 
 async def test_calls_that_are_cut_off_leave_no_count_behind(server: RedisServer) -> None:
@@ -122,7 +128,7 @@ async def test_calls_that_are_cut_off_leave_no_count_behind(server: RedisServer)
     places = [Place("a@1", 1000), Place("b@1", 1000)]
     async with router(server.url, "r1", budget_s=0.001) as made:
         server.freeze()
-        await asyncio.gather(*(made.reserve(str(number), places) for number in range(20)))
+        await asyncio.gather(*(reserve(made, str(number), places) for number in range(20)))
         server.thaw()
         assert made.unsettled == 20
         for number in range(20):

@@ -9,18 +9,22 @@ import pytest
 
 from extproc.core.model import Conversation, Instance, Lifecycle
 from extproc.core.router import Router
+from extproc.core.snapshot import Policy
 from extproc.core.tokens import ExactCount
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import (
     Answer,
     Continue,
     CountTokens,
+    Errand,
     PassOn,
+    Place,
     Reply,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
     RouteTo,
+    TakePlace,
     Trailers,
 )
 from tests.core.builders import MODEL, instance, router
@@ -35,7 +39,7 @@ def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
     assert exchange.receive(RequestHeaders("POST", path, last=False), 0.0, 0.0) == Continue(RequestHeaders)
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     reply = exchange.receive(RequestBody(data), 0.0, 0.0)
-    assert not isinstance(reply, CountTokens)
+    assert not isinstance(reply, Errand)
     return exchange, reply
 
 
@@ -158,7 +162,7 @@ def test_a_body_that_no_engine_would_take_gets_an_openai_shaped_error(
     assert made.ledger.in_flight() == {}
 
 
-def counting(*instances: Instance) -> tuple[Router, Exchange, Reply | CountTokens]:
+def counting(*instances: Instance) -> tuple[Router, Exchange, Reply | Errand]:
     """A chat of about 1,000 tokens, between whose estimate and truth the instances' context limits may lie."""
     made = router(*instances)
     exchange = Exchange(made, "1", Rules(counted_models=frozenset((MODEL,))))
@@ -195,6 +199,42 @@ def test_a_stream_that_ends_while_its_tokens_are_counted_leaves_nothing_behind()
     made, exchange, wish = counting(instance("a", max_model_len_tokens=1000), instance("b"))
     assert isinstance(wish, CountTokens)
     exchange.close(1.0)
+    assert made.ledger.in_flight() == {}
+
+
+def placing(**rules: int) -> tuple[Router, Exchange, Reply | Errand]:
+    made = router(instance("a"), instance("b", hardware="l40s", max_num_seqs=8), policy=Policy(**rules))
+    exchange = Exchange(made, "1", Rules(strict=True))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
+    return made, exchange, exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "limits"),
+    [({"max_in_flight": 5}, (5, 5)), ({"max_queued": 2}, (258, 10)), ({"max_in_flight": 9, "max_queued": 2}, (9, 9))],
+)
+def test_in_strict_mode_a_place_is_taken_over_all_routers_before_anything_is_booked(
+    rules: dict[str, int], limits: tuple[int, int]
+) -> None:
+    for place, key in ((0, "a@1"), (1, "b@1")):
+        made, exchange, wish = placing(**rules)
+        assert wish == TakePlace("1", (Place("a@1", limits[0]), Place("b@1", limits[1])))
+        assert made.ledger.in_flight() == {}
+        reply = exchange.placed(place, 0.0)
+        assert isinstance(reply, RouteTo)
+        assert reply.features.instance_key == key
+        assert made.ledger.in_flight() == {key: 1}
+        assert len(reply.endpoints) == 2
+        exchange.close(1.0)
+        assert made.ledger.in_flight() == {}
+
+
+def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> None:
+    made, exchange, _ = placing(max_in_flight=5)
+    reply = exchange.placed(None, 0.0)
+    assert isinstance(reply, Answer)
+    assert (reply.status, reply.reason) == (503, "at_concurrency_limit")
+    assert reply.retry_after_s
     assert made.ledger.in_flight() == {}
 
 
