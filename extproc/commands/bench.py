@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=sorted(_REPORTS),
         default="request",
         help="request: from a body to the reply, on one core and without a network; prefixes: memory and speed of the "
-        "prefix index; redis: what a fleet costs its Redis; replicas: how soon one router counts another's choice "
+        "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
+        "replicas: how soon one router counts another's choice "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -37,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--entries", type=count, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
     )
     parser.add_argument(
-        "--redis-url", metavar="URL", help="server for `redis` and `replicas`; a fleet of its own is written there"
+        "--redis-url", metavar="URL", help="server for `redis`, `push`, `replicas`; a fleet of its own is written there"
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    if args.what in ("redis", "replicas") and not args.redis_url:
+    if args.what in ("redis", "push", "replicas") and not args.redis_url:
         raise ConfigError(f"bench {args.what} needs --redis-url, such as redis://127.0.0.1:6379/0")
     _REPORTS[args.what](args)
     return 0
@@ -87,6 +88,16 @@ def _redis(args: argparse.Namespace) -> None:
     print(readable(cost))
 
 
+def _push(args: argparse.Namespace) -> None:
+    from extproc.bench.push import push
+
+    seen = asyncio.run(push(args.redis_url))
+    if args.json:
+        return _print_json(seen)
+    print(f"{seen.known} of {seen.published} changes known, {seen.rate_per_s:.0f} a second")
+    print(f"median {seen.p50_s * 1e3:.2f} ms, p99 {seen.p99_s * 1e3:.2f} ms, longest {seen.longest_s * 1e3:.2f} ms")
+
+
 def _replicas(args: argparse.Namespace) -> None:
     from extproc.bench.visibility import RATES_PER_S, visibility
 
@@ -107,4 +118,4 @@ def _print_json(report: Any) -> None:
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
 
 
-_REPORTS = {"request": _request, "prefixes": _prefixes, "redis": _redis, "replicas": _replicas}
+_REPORTS = {"request": _request, "prefixes": _prefixes, "redis": _redis, "push": _push, "replicas": _replicas}
