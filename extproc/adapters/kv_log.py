@@ -102,8 +102,9 @@ class KvLog:
     ) -> NoReturn:
         """Give `take` the whole and then the deltas of every instance until cancelled; never raises.
 
-        `instance_keys` says whom to follow and is asked again all the time; who is not in it any more is forgotten
-        without a word. `synced` is set once everyone in it was read for the first time.
+        `instance_keys` says whom to follow and is asked again all the time; who is not in it any more is followed
+        and known no longer: `Whole` with nothing is the last news. `synced` is set once nothing was left
+        to read of anyone in it.
         """
         reader = _Reader(self, take)
         await persist(
@@ -146,19 +147,22 @@ class _Reader:
             while True:
                 await self._adjust(set(wanted()))
                 in_touch()
-                if synced is not None:
-                    synced.set()
                 if not self._at:
+                    _set(synced)
                     await asyncio.sleep(_BLOCK_S)
                     continue
                 streams = {self._log._stream + key: entry_id for key, entry_id in self._at.items()}
-                for stream, entries in (await blocking.read_streams(streams, block_s=_BLOCK_S)).items():
+                found = await blocking.read_streams(streams, block_s=_BLOCK_S)
+                for stream, entries in found.items():
                     await self._go_on(stream.removeprefix(self._log._stream), entries)
+                if not found:
+                    _set(synced)
 
     async def _adjust(self, wanted: set[str]) -> None:
         for key in self._at.keys() - wanted:
             del self._at[key]
             self._partial.pop(key, None)
+            self._take(Whole(key, None))
         now = time.monotonic()
         for key in wanted - self._at.keys():
             await self._load(key)
@@ -209,6 +213,11 @@ class _Reader:
         if key in self._partial:
             self._partial[key] = time.monotonic() + _RELOAD_EVERY_S
         return False
+
+
+def _set(event: asyncio.Event | None) -> None:
+    if event is not None:
+        event.set()
 
 
 def _number(entry_id: str) -> tuple[int, int]:

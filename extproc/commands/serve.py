@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=policy.max_prefix_entries,
         metavar="N",
-        help="blocks remembered, summed over the instances, at about 33 bytes each (default %(default)s)",
+        help="learned blocks remembered, summed over the instances, at about 33 bytes each; and as many of those that "
+        "engines tell of, twice with lower tiers (default %(default)s)",
     )
     parser.add_argument(
         "--drain-s",

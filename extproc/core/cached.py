@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from extproc.core.kv_index import Hit
-from extproc.core.model import CacheSource, Instance, Request
+from extproc.core.model import Claims, Instance, Request
 from extproc.core.snapshot import Snapshot
 
-_NOTHING_LEARNED = Hit(0, 0, CacheSource.LEARNED)
-_NOTHING_TOLD = Hit(0)
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is believed of one instance, and what each source claims of it by itself."""
+
+    hit: Hit
+    claims: Claims
 
 
 class Cached:
-    """Hits of one request, looked up once for all instances."""
+    """Beliefs about one request, looked up once for all instances."""
 
-    def __init__(self, request: Request, snapshot: Snapshot) -> None:
+    def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
         self._request = request
         self._snapshot = snapshot
         self._learned = snapshot.prefixes.matches(request.prefix)
+        self._recent = snapshot.recent.matches(request.prefix, now)
         self._told = snapshot.kv.hits(request.chains)
         # The last token is always computed: its output is the first of the answer.
         self._most_tokens = max(0, request.prompt_tokens - 1)
 
-    def at(self, instance: Instance) -> Hit:
-        """Prompt tokens that an instance is believed to hold."""
-        request = self._request
-        if request.chains:
-            layout = self._snapshot.kv.layout(instance, request.model)
-            trusted = self._snapshot.trust.trusts_told(instance.key, request.model)
-            if layout is not None and layout in request.chains and trusted:
-                return self._bounded(self._told.get((layout, instance.key), _NOTHING_TOLD))
-        blocks = self._learned.get(instance.key, 0)
-        if not blocks:
-            return _NOTHING_LEARNED
-        tokens = blocks * request.tokens_per_block * self._snapshot.trust.share(instance.key, request.model)
-        return Hit(min(int(tokens), self._most_tokens), 0, CacheSource.LEARNED)
+    def at(self, instance: Instance) -> Belief:
+        """What an instance holds of the prompt.
 
-    def _bounded(self, hit: Hit) -> Hit:
-        if hit.tokens <= self._most_tokens:
-            return hit
+        What engines tell goes before what was learned, unless it has proven wrong. But what was sent there a moment
+        ago will be there in a moment, and no engine has told of it yet.
+        """
+        key, model = instance.key, self._request.model
+        learned_tokens = self._tokens(self._learned.get(key, 0))
+        recent_tokens = self._tokens(self._recent.get(key, 0))
+        told = self._told_hit(instance)
+        claims = Claims(learned_tokens, None if told is None else told.tokens, recent_tokens)
+        if told is not None and self._snapshot.trust.trusts_told(key, model):
+            more = max(0, recent_tokens - told.tokens)
+            return Belief(Hit(told.gpu_tokens + more, told.lower_tokens), claims)
+        believed = int(learned_tokens * self._snapshot.trust.share(key, model))
+        return Belief(Hit(max(believed, recent_tokens)), claims)
+
+    def _told_hit(self, instance: Instance) -> Hit | None:
+        """What its engine tells, bounded by the prompt; None if it tells nothing, or the prompt's ids are not known."""
+        if not self._request.chains:
+            return None
+        layout = self._snapshot.kv.layout(instance, self._request.model)
+        if layout is None or layout not in self._request.chains:
+            return None
+        hit = self._told.get((layout, instance.key), _NOTHING)
         gpu_tokens = min(hit.gpu_tokens, self._most_tokens)
-        return Hit(gpu_tokens, self._most_tokens - gpu_tokens)
+        return Hit(gpu_tokens, min(hit.lower_tokens, self._most_tokens - gpu_tokens))
+
+    def _tokens(self, blocks: int) -> int:
+        return min(int(blocks * self._request.tokens_per_block), self._most_tokens)
+
+
+_NOTHING = Hit(0)

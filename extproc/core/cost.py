@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extproc.core.beliefs import Speed
-from extproc.core.kv_index import Hit
+from extproc.core.cached import Belief
 from extproc.core.ledger import Work, block_size_tokens
 from extproc.core.model import Candidate, Cost, Instance, Request
 
@@ -14,13 +14,14 @@ _PRESSURE_FROM = 0.8
 _FETCH_SHARE = 0.125
 
 
-def price(request: Request, instance: Instance, work: Work, speed: Speed, hit: Hit, now: float) -> Candidate:
+def price(request: Request, instance: Instance, work: Work, speed: Speed, belief: Belief, now: float) -> Candidate:
     """Price a request on an instance that fulfils all constraints.
 
     A busy engine first ends its running step, half of one on average, and computes the prompt in a step that decodes
     for the others too: together about one decode step, which counts as queue.
     """
     output_tokens = request.expected_output_tokens
+    hit = belief.hit
     prefill_s = speed.prefill_s(request.prompt_tokens - hit.tokens, hit.tokens)
     if hit.lower_tokens:
         prefill_s += _FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
@@ -33,7 +34,7 @@ def price(request: Request, instance: Instance, work: Work, speed: Speed, hit: H
         decode_s=decode_s,
         pressure_s=_pressure_s(request, instance, work, speed),
     )
-    return Candidate(instance, cost, hit.tokens, tpot_s, hit.source)
+    return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
 
 
 def _queue_s(instance: Instance, work: Work, prefill_s: float, decode_s: float, now: float) -> float:

@@ -9,6 +9,8 @@ from extproc.core.constraints import room_tokens
 from extproc.core.model import Instance, KvLayout, Lifecycle, Request
 from extproc.core.snapshot import Snapshot
 
+_DOUBTFUL_EVERY = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -17,20 +19,31 @@ class Wish:
     layouts: tuple[KvLayout, ...] = ()
 
 
-def wish_for(request: Request, snapshot: Snapshot) -> Wish | None:
+def wish_for(request: Request, snapshot: Snapshot, draw: float) -> Wish | None:
     """What an exact count would be good for, None if for nothing.
 
     Either ready instances differ in whether the prompt fits, and the estimate is too vague to say which do: where all
     have the same room the choice is the same either way, and the engine itself counts what is too long. Or there is
-    a choice of instances, and the engines of some tell which tokens they hold.
+    a choice of instances, and the engines of some tell which tokens they hold. Of engines whose word has proven wrong
+    one look-up in `_DOUBTFUL_EVERY` is made (`draw` in [0, 1) says which), to see whether it still is.
     """
     ready = list(_ready(request, snapshot))
     if len(ready) < 2:
         return None
-    layouts = {layout for instance in ready if (layout := snapshot.kv.layout(instance, request.model))}
+    layouts = _layouts(request, snapshot, ready, doubtful=draw * _DOUBTFUL_EVERY < 1)
     if layouts and snapshot.policy.may_share_prefix(request.tenant):
         return Wish(tuple(layouts))
     return Wish() if request.token_error and _rooms_matter(request, ready) else None
+
+
+def _layouts(request: Request, snapshot: Snapshot, ready: list[Instance], doubtful: bool) -> set[KvLayout]:
+    """Layouts of the engines that tell what they hold, those of doubtful word only if so wished."""
+    found = set()
+    for instance in ready:
+        layout = snapshot.kv.layout(instance, request.model)
+        if layout is not None and (doubtful or snapshot.trust.trusts_told(instance.key, request.model)):
+            found.add(layout)
+    return found
 
 
 def _ready(request: Request, snapshot: Snapshot) -> Iterator[Instance]:

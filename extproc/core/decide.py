@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from extproc.core.cached import Cached
 from extproc.core.constraints import check, cramped, doubtful
 from extproc.core.cost import price
 from extproc.core.fleet import Member
-from extproc.core.model import Candidate, Decision, Rejection, Request
+from extproc.core.model import Candidate, Decision, Reason, Rejection, Request
 from extproc.core.snapshot import Policy, Snapshot
 
 
-def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Decision:
+def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
     """Choose the instance that completes `request` at the least cost.
 
-    `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties. Nothing is changed: the
+    `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties; `full` are keys of instances
+    that are known to have no place left, whatever the snapshot says. Nothing is changed: the
     caller books the choice. No fitting instance is a Decision without `chosen`, never an error.
     """
     rejected: list[Rejection] = []
@@ -24,6 +27,8 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
         rejection = check(request, member, snapshot)
         if rejection is not None:
             rejected.append(rejection)
+        elif member.instance.key in full:
+            rejected.append(Rejection(member.instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none"))
         elif (rejection := cramped(request, member.instance)) is not None:
             rejected.append(rejection)
             tight.append(member)
@@ -44,13 +49,13 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float) -> Dec
 
 def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
     """Candidates of all members, the cheapest first."""
-    cached = Cached(request, snapshot)
+    cached = Cached(request, snapshot, now)
     candidates = []
     for member in members:
         instance = member.instance
         speed = snapshot.beliefs.speed(request.model, instance)
-        hit = cached.at(instance)
-        candidates.append(price(request, instance, snapshot.ledger.work(instance.key), speed, hit, now))
+        work = snapshot.ledger.work(instance.key)
+        candidates.append(price(request, instance, work, speed, cached.at(instance), now))
     candidates.sort(key=lambda candidate: candidate.cost.total_s)
     return candidates
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 import msgspec
@@ -54,6 +55,42 @@ class KvDelta(msgspec.Struct, frozen=True):
     def blocks(self) -> int:
         """Number of blocks listed."""
         return len(self.gpu) + len(self.cpu) + len(self.disk) + len(self.removed)
+
+
+def merged(deltas: Sequence[KvDelta]) -> KvDelta:
+    """One delta that does what several do one after another; there must be one at least."""
+    if len(deltas) == 1:
+        return deltas[0]
+    cleared, places = False, dict[int, KvTier | None]()
+    for delta in deltas:
+        if delta.cleared:
+            cleared = True
+            places.clear()
+        for tier, blocks in delta.stored:
+            for block in blocks:
+                places.pop(block, None)  # to the end: parents stay before children
+                places[block] = tier
+        places.update(dict.fromkeys(delta.removed))
+    lists: dict[KvTier | None, list[int]] = {None: [], **{tier: [] for tier in KvTier}}
+    for block, place in places.items():
+        lists[place].append(block)
+    gpu, cpu, disk = (tuple(lists[tier]) for tier in KvTier)
+    sizes = [delta.block_size_tokens for delta in deltas if delta.block_size_tokens]
+    return KvDelta(sizes[-1] if sizes else 0, cleared, gpu, cpu, disk, tuple(lists[None]))
+
+
+def pieces(delta: KvDelta, blocks: int) -> Iterator[KvDelta]:
+    """The same in deltas of at most so many blocks each, to be applied in this order."""
+    if delta.blocks <= blocks:
+        yield delta
+        return
+    size = delta.block_size_tokens
+    if delta.cleared:
+        yield KvDelta(size, True)
+    for name in ("gpu", "cpu", "disk", "removed"):
+        listed = getattr(delta, name)
+        for start in range(0, len(listed), blocks):
+            yield KvDelta(size, **{name: listed[start : start + blocks]})
 
 
 def encode(delta: KvDelta) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.model import CacheSource, Instance, KvLayout
+from extproc.core.model import Instance, KvLayout
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 
 
@@ -20,7 +20,6 @@ class Hit:
 
     gpu_tokens: int
     lower_tokens: int = 0  # that follow these, in the host's memory or on its disk
-    source: CacheSource = CacheSource.TOLD
 
     @property
     def tokens(self) -> int:
@@ -29,11 +28,16 @@ class Hit:
 
 
 class KvIndex:
-    """Blocks by instance key, kept up by deltas; at most `max_entries` in all."""
+    """Blocks by instance key, kept up by deltas.
+
+    At most `max_entries` on GPUs, and as many again of instances that also have lower tiers, whose blocks are kept
+    once more with those: so a look-up is two passes, however many instances there are.
+    """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._gpu = PrefixIndex(max_entries)
-        self._lower = PrefixIndex(max_entries)
+        self._anywhere = PrefixIndex(max_entries)  # in any tier, of the instances in `_tiered`
+        self._tiered: set[str] = set()
         self._block_sizes_tokens: dict[str, int] = {}
 
     def apply(self, key: str, delta: KvDelta) -> None:
@@ -42,19 +46,27 @@ class KvIndex:
             self.forget(key)
         if delta.block_size_tokens:
             self._block_sizes_tokens[key] = delta.block_size_tokens
+        if (delta.cpu or delta.disk) and key not in self._tiered:
+            self._tiered.add(key)
+            self._anywhere.load(key, self._gpu.dump(key), exact=True)
         for tier, blocks in delta.stored:
-            here, there = (self._gpu, self._lower) if tier is KvTier.GPU else (self._lower, self._gpu)
-            if blocks:
-                here.store(key, blocks)
-                _remove(there, key, blocks)
+            if not blocks:
+                continue
+            if tier is KvTier.GPU:
+                self._gpu.store(key, blocks)
+            else:
+                _remove(self._gpu, key, blocks)
+            if key in self._tiered:
+                self._anywhere.store(key, blocks)
         if delta.removed:
             _remove(self._gpu, key, delta.removed)
-            _remove(self._lower, key, delta.removed)
+            _remove(self._anywhere, key, delta.removed)
 
     def forget(self, key: str) -> None:
         """Drop an instance: it ended, or its events can no longer be trusted to be complete."""
         self._gpu.forget(key)
-        self._lower.forget(key)
+        self._anywhere.forget(key)
+        self._tiered.discard(key)
         self._block_sizes_tokens.pop(key, None)
 
     def layout(self, instance: Instance, model: str) -> KvLayout | None:
@@ -71,32 +83,32 @@ class KvIndex:
         found: dict[tuple[KvLayout, str], Hit] = {}
         for layout, chain in chains.items():
             size = layout.block_size_tokens
-            blocks = self._gpu.matches(chain)
-            for key in self._lower_keys():
-                on_gpu = blocks.get(key, 0)
-                more = self._lower.matches(chain[on_gpu:]).get(key, 0)
-                if more:
-                    found[layout, key] = Hit(on_gpu * size, more * size)
-            for key, count in blocks.items():
-                found.setdefault((layout, key), Hit(count * size))
+            on_gpu = self._gpu.matches(chain)
+            for key, count in on_gpu.items():
+                found[layout, key] = Hit(count * size)
+            for key, count in (self._anywhere.matches(chain) if self._tiered else {}).items():
+                first = on_gpu.get(key, 0)
+                found[layout, key] = Hit(first * size, (count - first) * size)
         return found
 
     def size(self, key: str) -> int:
         """Blocks that an instance holds, in all tiers."""
-        return self._gpu.size(key) + self._lower.size(key)
+        return self._anywhere.size(key) if key in self._tiered else self._gpu.size(key)
 
     @property
     def entries(self) -> int:
-        """Blocks held, summed over all instances."""
-        return self._gpu.entries + self._lower.entries
+        """Entries of both indexes, over all instances."""
+        return self._gpu.entries + self._anywhere.entries
+
+    @property
+    def refused_blocks(self) -> int:
+        """Blocks that engines told of and that were not taken in for want of room."""
+        return self._gpu.refused_blocks + self._anywhere.refused_blocks
 
     @property
     def keys(self) -> Iterable[str]:
         """Instances whose engines tell what they hold."""
         return self._block_sizes_tokens.keys()
-
-    def _lower_keys(self) -> list[str]:
-        return [key for key in self._block_sizes_tokens if self._lower.size(key)] if self._lower.entries else []
 
 
 def _remove(index: PrefixIndex, key: str, blocks: tuple[int, ...]) -> None:

@@ -273,6 +273,15 @@ class CacheSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Claims:
+    """Prompt tokens that an instance holds, as each source has it, whichever is believed."""
+
+    learned_tokens: int = 0
+    told_tokens: int | None = None  # None: its engine tells nothing, or the prompt's ids are not known
+    recent_tokens: int = 0  # sent there a moment ago: perhaps computed by now, perhaps not
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """An instance that can serve the request, and what that would cost."""
 
@@ -280,7 +289,7 @@ class Candidate:
     cost: Cost
     cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
     tpot_s: float  # predicted seconds for each output token
-    cached_source: CacheSource = CacheSource.LEARNED
+    claims: Claims = Claims()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,17 +300,16 @@ class Decision:
     alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
     rejected: tuple[Rejection, ...] = ()
 
-    def settled(self, place: int | None) -> Decision:
-        """The same with another of its candidates chosen, by place in their order; with none if no place was left."""
-        ranked = [candidate for candidate in (self.chosen, *self.alternatives) if candidate is not None]
-        if place is not None:
-            chosen = ranked.pop(place)
-            return Decision(chosen, tuple(ranked), self.rejected)
-        full = [
-            Rejection(candidate.instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none over all routers")
-            for candidate in ranked
-        ]
-        return Decision(None, (), (*self.rejected, *full))
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The chosen one and the alternatives, in this order."""
+        return () if self.chosen is None else (self.chosen, *self.alternatives)
+
+    def with_chosen(self, place: int) -> Decision:
+        """The same with another of its candidates chosen, by its place among them."""
+        ranked = list(self.candidates)
+        chosen = ranked.pop(place)
+        return Decision(chosen, tuple(ranked), self.rejected)
 
     @property
     def reason(self) -> Reason | None:
@@ -326,7 +334,9 @@ class Features:
     token_counts: tuple[int, ...]
     media_tokens: int
     cached_tokens: int
-    cached_source: CacheSource
+    learned_tokens: int  # the claims that led to it
+    told_tokens: int  # -1: none
+    recent_tokens: int
     tenant: str
     choices: int
     cap_tokens: int  # output cap of each answer, -1 if the client named none

@@ -2,7 +2,8 @@
 
 What was learned from routing claims too much when an engine evicts early or was reset; then its claims count less, and
 are forgotten when they prove to be gone. What engines tell by their events must be right in both directions: a wrong
-chat template or a wrong name makes prompts miss blocks that are there. Where it is not, it is no longer asked.
+chat template or a wrong name makes prompts miss blocks that are there. Where it is not, it is no longer believed,
+until its claims are borne out again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extproc.core.model import CacheSource
+from extproc.core.model import CacheSource, Outcome
 
 _MEMORY_CHECKS = 50  # what is older than about this many checks is forgotten
 _PRIOR_TOKENS = 2_000.0  # claims of so many tokens are taken as borne out before anything was seen
@@ -18,7 +19,7 @@ _SMALL_TOKENS = 64  # smaller claims say little: blocks and estimates round
 _CHECKS_TO_DISTRUST = 10
 _DISTRUST_BELOW = 0.5
 _MISSES_TO_FORGET = 4  # large claims in a row of which next to nothing was there
-_LARGE_TOKENS = 512
+_LARGE_TOKENS = 256
 _NOTHING_SHARE = 0.05
 
 
@@ -47,8 +48,8 @@ class Agreement:
         self.claimed_tokens = self.claimed_tokens * keep + claimed_tokens
         self.true_tokens = self.true_tokens * keep + true_tokens
         self.checks += 1
-        missed = claimed_tokens >= _LARGE_TOKENS and true_tokens < _NOTHING_SHARE * claimed_tokens
-        self.misses = self.misses + 1 if missed else 0
+        if claimed_tokens >= _LARGE_TOKENS:  # smaller ones say nothing either way
+            self.misses = self.misses + 1 if true_tokens < _NOTHING_SHARE * claimed_tokens else 0
 
 
 class PrefixTrust:
@@ -56,6 +57,19 @@ class PrefixTrust:
 
     def __init__(self) -> None:
         self._agreements: dict[str, dict[tuple[str, CacheSource], Agreement]] = {}
+        self._reporters: set[str] = set()
+        self.news: list[tuple[str, str, bool]] = []
+        """Instance keys and models whose engine's word has become, or is no longer, trusted; emptied by the reader."""
+
+    def reported(self, key: str, outcome: Outcome) -> int | None:
+        """Cached tokens that an engine reports, None if it does not.
+
+        Some leave the number out where it is 0: whoever has reported one once, means that.
+        """
+        if outcome.cached_tokens is not None:
+            self._reporters.add(key)
+            return outcome.cached_tokens
+        return 0 if key in self._reporters and outcome.prompt_tokens is not None else None
 
     def check(self, key: str, model: str, source: CacheSource, believed_tokens: int, reported_tokens: int) -> bool:
         """Hold a belief against an engine's report; True if all that was learned of the instance is proven gone."""
@@ -63,7 +77,10 @@ class PrefixTrust:
         if most < _SMALL_TOKENS:
             return False
         agreement = self._agreements.setdefault(key, {}).setdefault((model, source), Agreement())
+        failed_before = agreement.failed
         agreement.add(most, min(believed_tokens, reported_tokens))
+        if source is CacheSource.TOLD and agreement.failed is not failed_before:
+            self.news.append((key, model, not agreement.failed))
         if source is CacheSource.LEARNED and agreement.misses >= _MISSES_TO_FORGET:
             self._agreements[key][model, source] = Agreement()
             return True
@@ -82,6 +99,7 @@ class PrefixTrust:
     def forget(self, key: str) -> None:
         """Drop an instance that has ended."""
         self._agreements.pop(key, None)
+        self._reporters.discard(key)
 
     def agreements(self) -> Iterator[tuple[str, str, CacheSource, Agreement]]:
         """All that was checked: instance key, model, source, and how it agreed."""

@@ -5,15 +5,18 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns, blames_instance
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger, Reservation, block_size_tokens
-from extproc.core.model import Candidate, Decision, Features, Instance, Outcome, Request
+from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
+from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.snapshot import Policy, Snapshot
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
@@ -28,6 +31,7 @@ class Router:
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.prefixes = PrefixIndex(self.policy.max_prefix_entries)
+        self.recent = RecentPrefixes()
         self.kv = KvIndex(self.policy.max_prefix_entries)
         self.trust = PrefixTrust()
         self.beliefs = Beliefs()
@@ -40,6 +44,7 @@ class Router:
             self.fleet.heard_at_s,
             self.ledger,
             self.prefixes,
+            self.recent,
             self.kv,
             self.trust,
             self.beliefs,
@@ -48,23 +53,25 @@ class Router:
         )
 
     def take(self, change: Change) -> None:
-        """The fleet has changed: new load reports, incarnations that ended."""
+        """The fleet has changed: new load reports, incarnations that ended.
+
+        Whoever keeps `kv` up forgets there: it knows how far it has read of whom.
+        """
         for key in change.forgotten:
             self.ledger.forget(key)
             self.prefixes.forget(key)
-            self.kv.forget(key)
+            self.recent.forget(key)
             self.trust.forget(key)
             self.cooldowns.forget(key)
         for member in change.reported:
             self.ledger.report(member.instance, member.observed_at_s)
 
-    def decide(self, request: Request, now: float, draw: float) -> Decision:
-        """Decide where a request goes. Nothing is booked yet."""
-        return decide(request, self.snapshot(), now, draw)
+    def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
+        """Decide where a request goes and book it there, so that the very next decision counts it.
 
-    def choose(self, request: Request, now: float, draw: float) -> Decision:
-        """Decide where a request goes and book it there, so that the very next decision counts it."""
-        decision = self.decide(request, now, draw)
+        `full`: keys of instances that have no place left over all routers.
+        """
+        decision = decide(request, self.snapshot(), now, draw, full)
         if decision.chosen is not None:
             self.book(request, decision.chosen, now)
         return decision
@@ -76,11 +83,11 @@ class Router:
             limits.append(instance.max_num_seqs + self.policy.max_queued)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def served_by(self, request: Request, address: str) -> None:
+    def served_by(self, request: Request, address: str, now: float) -> None:
         """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
         member = self.fleet.by_address(address)
         if member is not None and self.ledger.move(request.id, member.instance.key):
-            self._expect_prefix(request, member.instance)
+            self._expect_prefix(request, member.instance, now)
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
@@ -115,7 +122,9 @@ class Router:
             token_counts=request.token_counts,
             media_tokens=request.media_tokens,
             cached_tokens=chosen.cached_tokens,
-            cached_source=chosen.cached_source,
+            learned_tokens=chosen.claims.learned_tokens,
+            told_tokens=-1 if chosen.claims.told_tokens is None else chosen.claims.told_tokens,
+            recent_tokens=chosen.claims.recent_tokens,
             tenant=request.tenant,
             choices=request.choices,
             cap_tokens=-1 if request.max_output_tokens is None else request.max_output_tokens,
@@ -133,6 +142,11 @@ class Router:
     def _is_current(self, key: str | None) -> bool:
         return any(member.instance.key == key for member in self.fleet.members())
 
+    def rebook(self, request: Request, chosen: Candidate, now: float) -> None:
+        """A request that was booked goes to another instance."""
+        if self.ledger.move(request.id, chosen.instance.key):
+            self._expect_prefix(request, chosen.instance, now)
+
     def book(self, request: Request, chosen: Candidate, now: float) -> None:
         """Count a request at an instance from now on, and expect its prefix there."""
         key = chosen.instance.key
@@ -144,23 +158,34 @@ class Router:
             output_tokens=request.expected_output_tokens,
         )
         self.ledger.reserve(key, reservation)
-        self._expect_prefix(request, chosen.instance)
+        self._expect_prefix(request, chosen.instance, now)
 
-    def _expect_prefix(self, request: Request, instance: Instance) -> None:
+    def _expect_prefix(self, request: Request, instance: Instance, now: float) -> None:
         """An instance will hold the prompt once it has computed it."""
         if request.prefix:
             capacity_blocks = int(_kv_tokens(instance) / request.tokens_per_block)
             self.prefixes.insert(instance.key, request.prefix, capacity_blocks)
+            self.recent.insert(instance.key, request.prefix, now)
 
     def _check_prefix(self, outcome: Outcome) -> None:
-        """Hold what was believed to be cached against what the engine says was."""
+        """Hold what was claimed to be cached against what the engine says was.
+
+        Not where much of it had been sent a moment before: that may or may not have been computed by then.
+        """
         features = outcome.features
-        if features is None or outcome.cached_tokens is None or outcome.attempts > 1:
+        served = self.fleet.by_address(outcome.address)
+        if features is None or served is None or outcome.attempts > 1:
             return
-        key, source = features.instance_key, features.cached_source
-        if not self._is_current(key):
+        key = features.instance_key
+        reported_tokens = self.trust.reported(key, outcome)
+        if reported_tokens is None:
             return
-        if self.trust.check(key, features.model, source, features.cached_tokens, outcome.cached_tokens):
+        claimed_tokens = max(features.learned_tokens, features.told_tokens)
+        if served.instance.key != key or features.recent_tokens > claimed_tokens / 2:
+            return
+        if features.told_tokens >= 0:
+            self.trust.check(key, features.model, CacheSource.TOLD, features.told_tokens, reported_tokens)
+        if self.trust.check(key, features.model, CacheSource.LEARNED, features.learned_tokens, reported_tokens):
             self.prefixes.forget(key)
 
 

@@ -11,6 +11,7 @@ from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
+from extproc.core.recent_prefixes import RecentPrefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Snapshot:
     heard_at_s: float  # when the registry was last heard; ages are measured against it
     ledger: Ledger
     prefixes: PrefixIndex  # learned from where requests were sent, in blocks of bytes
+    recent: RecentPrefixes  # of these, what was sent a moment ago
     kv: KvIndex  # told by engines, in blocks of their own
     trust: PrefixTrust  # in both
     beliefs: Beliefs

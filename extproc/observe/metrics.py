@@ -39,6 +39,7 @@ class Gauges:
     registry_silence_s: float
     calibration: Mapping[tuple[str, str], Calibration]  # of output lengths, by model and API
     prefix_entries: Mapping[str, int] = field(default_factory=dict)  # by how they are known
+    kv_refused: int = 0  # blocks that engines told of and that found no room
     prefix_agreement: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # instance, model, source
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
     replicas: Replicas = field(default_factory=Replicas)
@@ -154,6 +155,7 @@ def _prefix_gauges(gauges: Gauges) -> Iterator[Metric]:
     for source, number in gauges.prefix_entries.items():
         entries.add_metric([source], number)
     yield entries
+    yield GaugeMetricFamily("extproc_kv_refused_blocks", "Told of, not taken in for want of room.", gauges.kv_refused)
     agreement = GaugeMetricFamily(
         "extproc_prefix_agreement_share",
         "How far engines' cached tokens bear out what was believed of them.",

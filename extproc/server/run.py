@@ -138,6 +138,7 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauge
             CacheSource.LEARNED.value: router.prefixes.entries,
             CacheSource.TOLD.value: router.kv.entries,
         },
+        kv_refused=router.kv.refused_blocks,
         prefix_agreement={
             (key.partition("@")[0], model, source.value): agreement.share
             for key, model, source, agreement in router.trust.agreements()

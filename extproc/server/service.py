@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import CountTokens, TakePlace
+
+log = logging.getLogger("extproc.serve")
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
@@ -76,9 +79,9 @@ class ExtProc:
                 if isinstance(reply, CountTokens):
                     exact = await shell.count(reply) if shell.count else None
                     reply = exchange.counted(exact, shell.clock(), shell.draw())
-                if isinstance(reply, TakePlace):
+                while isinstance(reply, TakePlace):
                     place = await shell.places.take(reply) if shell.places else 0
-                    reply = exchange.placed(place, shell.clock())
+                    reply = exchange.placed(place, shell.clock(), shell.draw())
                 answer = wire.encode_reply(reply, shell.cluster_header)
                 shell.observer.replied(exchange, reply, shell.clock() - began_s)
                 yield answer
@@ -107,9 +110,24 @@ class AccessLog:
                 for outcome in wire.decode_access_log(data):
                     shell.router.learn(outcome, shell.clock())
                     shell.observer.finished(outcome)
+                self._tell_trust()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
+
+    def _tell_trust(self) -> None:
+        news = self._shell.router.trust.news
+        for key, model, trusted in news:
+            if trusted:
+                log.info("%s: what it tells of its cache is borne out again for %s", key, model)
+            else:
+                log.warning(
+                    "%s: what it tells of its cache disagrees with its answers for %s, and is not used: "
+                    "is the chat template, the tokenizer or the model's name another?",
+                    key,
+                    model,
+                )
+        news.clear()
 
 
 class Service:

@@ -85,6 +85,7 @@ class Exchange:
         self._state = _State.NEW
         self._endpoint: Endpoint | None = None
         self._content_type = ""
+        self._full: frozenset[str] = frozenset()  # instances without a place left over all routers
         self._asked: tuple[Prompt, Wish] | None = None  # what is being counted
         self.request: Request | None = None
         self.decision: Decision | None = None
@@ -98,7 +99,7 @@ class Exchange:
                 return self._route(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
                 if message.upstream and self.request is not None:
-                    self._router.served_by(self.request, message.upstream)
+                    self._router.served_by(self.request, message.upstream, now)
                 return Continue(ResponseHeaders)
             case _, Trailers():
                 return Continue(Trailers, message.of_request)
@@ -144,13 +145,22 @@ class Exchange:
         self._asked = None
         return self._choose(self.request, now, draw)
 
-    def placed(self, place: int | None, now: float) -> Reply:
-        """Reply to the body now that a place was taken, the one of this number, or that none was left (None)."""
+    def placed(self, place: int | None, now: float, draw: float) -> Reply | TakePlace:
+        """Reply to the body now that a place was taken, the one of this number, or that none was left (None).
+
+        Then what is left is decided upon anew.
+        """
         assert self._state is _State.PLACING
         assert self.request is not None
         assert self.decision is not None
-        self.decision = self.decision.settled(place)
-        return self._go(self.request, self.decision, now)
+        if place is None:
+            self._router.release(self._id, now)
+            self._full |= {candidate.instance.key for candidate in self.decision.candidates}
+            return self._choose(self.request, now, draw)
+        self.decision = self.decision.with_chosen(place)
+        assert self.decision.chosen is not None
+        self._router.rebook(self.request, self.decision.chosen, now)
+        return self._go(self.request, self.decision)
 
     def _route(self, body: bytes, now: float, draw: float) -> Reply | Errand:
         try:
@@ -160,7 +170,7 @@ class Exchange:
         request = self.request = self._request(prompt, now)
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self._pass_on(RequestBody, "no_model")
-        wish = wish_for(request, self._router.snapshot()) if self._may_count(prompt) else None
+        wish = wish_for(request, self._router.snapshot(), draw) if self._may_count(prompt) else None
         if wish is not None and prompt.token_ids:
             request = self.request = with_ids(request, prompt, wish.layouts)
         elif wish is not None and prompt.countable is not None and (what := prompt.countable()) is not None:
@@ -176,21 +186,21 @@ class Exchange:
         return prompt.countable is not None and prompt.model in self._rules.counted_models
 
     def _choose(self, request: Request, now: float, draw: float) -> Reply | TakePlace:
-        decision = self.decision = self._router.decide(request, now, draw)
-        if decision.chosen is not None and self._rules.strict:
-            self._state = _State.PLACING
-            ranked = (decision.chosen.instance, *(other.instance for other in decision.alternatives))
-            return TakePlace(self._id, tuple(Place(each.key, self._router.limit(each)) for each in ranked))
-        return self._go(request, decision, now)
-
-    def _go(self, request: Request, decision: Decision, now: float) -> Reply:
-        """Book and route what was decided, or turn it away."""
-        chosen = decision.chosen
-        if chosen is None:
+        decision = self.decision = self._router.choose(request, now, draw, self._full)
+        if decision.chosen is None:
             return self._turn_away(request, decision)
-        self._router.book(request, chosen, now)
+        if not self._rules.strict:
+            return self._go(request, decision)
+        self._state = _State.PLACING
+        ranked = (candidate.instance for candidate in decision.candidates)
+        return TakePlace(self._id, tuple(Place(each.key, self._router.limit(each)) for each in ranked))
+
+    def _go(self, request: Request, decision: Decision) -> Reply:
+        chosen = decision.chosen
+        assert chosen is not None
         self._state = _State.ROUTED
-        candidates = (chosen, *decision.alternatives)
+        # In strict mode a retry must not go where no place was taken.
+        candidates = decision.candidates[:1] if self._rules.strict else decision.candidates
         endpoints = tuple(c.instance.address for c in candidates if c.instance.cluster == chosen.instance.cluster)
         features = self._router.features(request, chosen)
         return RouteTo(chosen.instance.cluster, endpoints, features)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
-from extproc.core.model import CacheSource, Features, Outcome
+from extproc.core.model import Features, Outcome
 from extproc.stream.messages import (
     Answer,
     Continue,
@@ -36,7 +36,9 @@ FEATURES = Features(
     token_counts=(1, 2, 300),
     media_tokens=0,
     cached_tokens=64,
-    cached_source=CacheSource.LEARNED,
+    learned_tokens=0,
+    told_tokens=-1,
+    recent_tokens=0,
     tenant="",
     choices=1,
     cap_tokens=-1,

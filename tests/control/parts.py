@@ -13,7 +13,7 @@ from aiohttp import web
 from grpc_health.v1 import health, health_pb2_grpc
 
 from extproc.adapters import wire
-from extproc.core.model import CacheSource, Features
+from extproc.core.model import Features
 from extproc.server.service import MAX_MESSAGE_BYTES
 from extproc.stream.messages import Continue, PassOn, RequestBody, RequestHeaders, ResponseHeaders, RouteTo, Trailers
 
@@ -34,7 +34,9 @@ FEATURES = Features(
     token_counts=(),
     media_tokens=0,
     cached_tokens=0,
-    cached_source=CacheSource.LEARNED,
+    learned_tokens=0,
+    told_tokens=-1,
+    recent_tokens=0,
     tenant="",
     choices=1,
     cap_tokens=-1,

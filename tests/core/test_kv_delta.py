@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.kv_delta import KvDelta, KvDeltaError, KvTier, decode, encode
+from extproc.core.kv_delta import KvDelta, KvDeltaError, KvTier, decode, encode, merged, pieces
 
 HASHES = st.lists(st.integers(0, (1 << 64) - 1), max_size=200).map(tuple)
 DELTAS = st.builds(
@@ -72,3 +74,32 @@ def test_the_written_form_is_what_the_documentation_says() -> None:
         + (3).to_bytes(8, "little")
     )
     assert delta.stored[KvTier.GPU] == (KvTier.GPU, (1,))
+
+
+def placed(cleared: bool, places: dict[int, int]) -> KvDelta:
+    """A delta over few blocks, none of which stands in two of its lists."""
+    lists = [tuple(block for block, place in places.items() if place == number) for number in range(4)]
+    return KvDelta(16, cleared, *lists)
+
+
+FEW_BLOCKS = st.builds(placed, st.booleans(), st.dictionaries(st.integers(0, 9), st.integers(0, 3)))
+
+
+@given(st.lists(FEW_BLOCKS, min_size=1, max_size=6), st.integers(1, 5))
+def test_merged_and_cut_to_pieces_deltas_do_the_same(several: list[KvDelta], most: int) -> None:
+    """As one by one, whatever instance they are applied to."""
+
+    def applied(some: Iterable[KvDelta]) -> dict[int, KvTier]:
+        held = {1: KvTier.GPU, 2: KvTier.CPU}
+        for delta in some:
+            if delta.cleared:
+                held.clear()
+            for tier, blocks in delta.stored:
+                held.update(dict.fromkeys(blocks, tier))
+            for block in delta.removed:
+                held.pop(block, None)
+        return held
+
+    cut = list(pieces(merged(several), most))
+    assert applied(cut) == applied(several)
+    assert all(piece.blocks <= most for piece in cut)

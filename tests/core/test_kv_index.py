@@ -10,7 +10,7 @@ from extproc.core.counting import Wish, wish_for
 from extproc.core.decide import decide
 from extproc.core.kv_delta import KvDelta
 from extproc.core.kv_index import Hit, KvIndex
-from extproc.core.model import CacheSource, KvLayout, Lifecycle
+from extproc.core.model import CacheSource, Claims, KvLayout, Lifecycle
 from extproc.core.snapshot import Policy
 from tests.core.builders import MODEL, blocks, instance, request, router
 
@@ -72,10 +72,30 @@ def test_what_an_engine_tells_goes_before_what_was_learned_of_it() -> None:
     asked = request(prefix=prefix, chains={LAYOUT: CHAIN})
     decision = decide(asked, made.snapshot(), 0.0, 0.0)
     assert decision.chosen is not None
-    seen = {c.instance.id: (c.cached_tokens, c.cached_source) for c in (decision.chosen, *decision.alternatives)}
-    assert seen == {"teller": (160, CacheSource.TOLD), "guessed": (960, CacheSource.LEARNED)}
+    assert {c.instance.id: (c.cached_tokens, c.claims) for c in decision.candidates} == {
+        "teller": (160, Claims(960, 160)),
+        "guessed": (960, Claims(960)),
+    }
     without_ids = decide(request(prefix=prefix), made.snapshot(), 0.0, 0.0)
-    assert {c.cached_source for c in (without_ids.chosen, *without_ids.alternatives) if c} == {CacheSource.LEARNED}
+    assert {(c.cached_tokens, c.claims) for c in without_ids.candidates} == {(960, Claims(960))}
+
+
+def test_what_was_sent_a_moment_ago_counts_until_the_engine_has_had_time_to_tell() -> None:
+    """Else every prompt of a burst would look as new to the engine as the first."""
+    made = router(*(instance(name) for name in "abcd"))
+    for name in "abcd":
+        made.kv.apply(f"{name}@1", told(gpu=blocks(5, 1)))
+    prompt: dict[str, Any] = {"prompt_tokens": 8010, "prefix": blocks(9, 125), "chains": {LAYOUT: blocks(7, 500)}}
+    asked = [request(name, **prompt) for name in ("1", "2")]
+    first = made.choose(asked[0], 0.0, 0.9).chosen
+    made.release("1", 0.01)
+    again = made.choose(asked[1], 0.02, 0.0).chosen
+    assert first is not None
+    assert again is not None
+    assert again.instance.id == first.instance.id
+    assert (again.cached_tokens, again.claims.told_tokens, again.claims.recent_tokens) == (8000, 0, 8000)
+    later = decide(asked[0], made.snapshot(), 60.0, 0.0)
+    assert {candidate.cached_tokens for candidate in later.candidates} == {0}
 
 
 def test_blocks_in_host_memory_are_worth_less_than_those_on_the_gpu_and_more_than_none() -> None:
@@ -102,4 +122,13 @@ def test_ids_are_wished_for_where_an_engine_tells_what_it_holds_and_there_is_a_c
 ) -> None:
     made = router(instance("a"), instance("b", **changes), policy=policy)
     made.kv.apply("a@1", told(gpu=CHAIN))
-    assert wish_for(request(tenant=tenant), made.snapshot()) == wish
+    assert wish_for(request(tenant=tenant), made.snapshot(), 0.5) == wish
+
+
+def test_of_an_engine_whose_word_has_proven_wrong_a_few_look_ups_go_on() -> None:
+    made = router(instance("a"), instance("b"))
+    made.kv.apply("a@1", told(gpu=CHAIN))
+    for _ in range(20):
+        made.trust.check("a@1", MODEL, CacheSource.TOLD, 2000, 0)
+    wishes = [wish_for(request(), made.snapshot(), number / 64) for number in range(64)]
+    assert wishes.count(Wish((LAYOUT,))) == 4

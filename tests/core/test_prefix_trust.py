@@ -39,12 +39,12 @@ def test_an_engine_that_tells_other_than_it_reports_is_no_longer_asked(believed:
     assert trust.trusts_told(KEY, MODEL)
 
 
-def outcome(made: Router, cached_tokens: int | None, /, **changes: object) -> Outcome:
-    """What becomes of a request with the well-known prefix, according to the engine."""
+def outcome(made: Router, at_s: float, cached_tokens: int | None, /, **changes: object) -> Outcome:
+    """What becomes of a request with the well-known prefix, sent at that time, according to the engine."""
     asked = request(prefix=PREFIX, prompt_tokens=2600, tokens_per_block=64.0)
-    decision = made.choose(asked, 0.0, 0.0)
+    decision = made.choose(asked, at_s, 0.0)
     assert decision.chosen is not None
-    made.release("r", 1.0)
+    made.release("r", at_s + 1.0)
     done = Outcome(
         features=made.features(asked, decision.chosen),
         address=decision.chosen.instance.address,
@@ -63,39 +63,68 @@ def outcome(made: Router, cached_tokens: int | None, /, **changes: object) -> Ou
 
 def test_a_cache_that_was_reset_behind_our_back_is_forgotten_after_a_few_misses() -> None:
     made = router(instance("a"))
-    made.learn(outcome(made, 0), 1.0)  # the first computes it
+    made.learn(outcome(made, 0.0, 0), 1.0)  # the first computes it
     assert made.prefixes.size(KEY) == len(PREFIX)
-    for _ in range(4):
-        miss = outcome(made, 0)
-        assert miss.features is not None
-        assert miss.features.cached_tokens > 512
-        made.prefixes.insert(KEY, blocks(7, 100), 1000)  # of other prompts, gone as well
-        made.learn(miss, 1.0)
+    made.prefixes.insert(KEY, blocks(7, 100), 1000)  # of other prompts, gone as well
+    for number in range(1, 5):
+        assert made.prefixes.size(KEY) == len(PREFIX) + 100
+        made.learn(outcome(made, 60.0 * number, 0), 60.0 * number)
     assert made.prefixes.size(KEY) == 0
+    assert made.trust.share(KEY, MODEL) == 1.0
 
 
-@pytest.mark.parametrize("changes", [{"cached_tokens": None}, {"attempts": 2}, {"features": None}])
-def test_what_no_engine_reported_on_is_not_held_against_it(changes: dict[str, object]) -> None:
+def test_equal_prompts_at_once_are_no_sign_of_a_lost_cache() -> None:
+    """Engines that keep a prompt once it is computed report nothing cached for those that came meanwhile."""
     made = router(instance("a"))
-    for _ in range(10):
-        made.learn(outcome(made, 0, **changes), 1.0)
+    for done in [outcome(made, 0.001 * number, 0) for number in range(20)]:
+        made.learn(done, 1.0)
     assert made.prefixes.size(KEY) == len(PREFIX)
     assert made.trust.share(KEY, MODEL) == 1.0
 
 
-def test_an_engine_whose_events_name_other_prompts_falls_back_to_what_was_learned() -> None:
+@pytest.mark.parametrize("true_share", [0.5, 0.25])
+def test_a_share_is_of_what_was_claimed_and_not_of_what_was_left_of_it(true_share: float) -> None:
+    made = router(instance("a"))
+    for number in range(200):
+        made.learn(outcome(made, 60.0 * number, round(2560 * true_share)), 60.0 * number)
+    assert made.trust.share(KEY, MODEL) == pytest.approx(true_share, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cached_tokens": None}, {"attempts": 2}, {"features": None}, {"address": "127.0.0.1:1"}]
+)
+def test_what_no_engine_reported_on_is_not_held_against_it(changes: dict[str, object]) -> None:
+    made = router(instance("a"), instance("other", address="127.0.0.1:1", models=("other",)))
+    for number in range(10):
+        made.learn(outcome(made, 60.0 * number, 0, **changes), 60.0 * number)
+    assert made.prefixes.size(KEY) == len(PREFIX)
+    assert made.trust.share(KEY, MODEL) == 1.0
+
+
+def test_an_engine_that_leaves_out_what_is_zero_means_zero_once_it_has_told_a_number() -> None:
+    made = router(instance("a"))
+    for number in range(8):
+        made.learn(outcome(made, 60.0 * number, 2560 if number < 4 else None), 60.0 * number)
+    assert made.prefixes.size(KEY) == 0
+
+
+def test_an_engine_whose_events_name_other_prompts_is_not_believed_until_they_name_the_right_ones() -> None:
     made = router(instance("a"))
     layout = KvLayout(16, MODEL)
     made.kv.apply(KEY, KvDelta(16, gpu=blocks(5, 100)))
-    made.prefixes.insert(KEY, PREFIX, 1000)
-    asked = request(prefix=PREFIX, prompt_tokens=2600, tokens_per_block=64.0, chains={layout: blocks(6, 100)})
-    for _ in range(10):
-        decision = made.choose(asked, 0.0, 0.0)
-        made.release("r", 1.0)
-        assert decision.chosen is not None
-        assert decision.chosen.cached_source is CacheSource.TOLD
-        features = made.features(asked, decision.chosen)
-        made.learn(replace(outcome(made, 2560), features=features), 1.0)
-    chosen = made.choose(asked, 0.0, 0.0).chosen
-    assert chosen is not None
-    assert (chosen.cached_source, chosen.cached_tokens) == (CacheSource.LEARNED, 2560)
+    asked = request(prefix=PREFIX, prompt_tokens=2600, tokens_per_block=64.0, chains={layout: blocks(6, 160)})
+
+    def once(at_s: float) -> int:
+        chosen = made.choose(asked, at_s, 0.0).chosen
+        made.release("r", at_s + 1.0)
+        assert chosen is not None
+        made.learn(replace(outcome(made, at_s, 2560), features=made.features(asked, chosen)), at_s + 1.0)
+        return chosen.cached_tokens
+
+    assert [once(60.0 * number) for number in range(10)] == [0] * 10
+    assert once(600.0) == 2560  # as learned
+    assert made.trust.news == [(KEY, MODEL, False)]
+    made.kv.apply(KEY, KvDelta(16, gpu=blocks(6, 160)))
+    for number in range(11, 80):
+        once(60.0 * number)
+    assert made.trust.news == [(KEY, MODEL, False), (KEY, MODEL, True)]

@@ -213,28 +213,43 @@ def placing(**rules: int) -> tuple[Router, Exchange, Reply | Errand]:
     ("rules", "limits"),
     [({"max_in_flight": 5}, (5, 5)), ({"max_queued": 2}, (258, 10)), ({"max_in_flight": 9, "max_queued": 2}, (9, 9))],
 )
-def test_in_strict_mode_a_place_is_taken_over_all_routers_before_anything_is_booked(
+def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_routed(
     rules: dict[str, int], limits: tuple[int, int]
 ) -> None:
     for place, key in ((0, "a@1"), (1, "b@1")):
         made, exchange, wish = placing(**rules)
         assert wish == TakePlace("1", (Place("a@1", limits[0]), Place("b@1", limits[1])))
-        assert made.ledger.in_flight() == {}
-        reply = exchange.placed(place, 0.0)
+        assert made.ledger.in_flight() == {"a@1": 1}  # the next decision does not wait for Redis
+        reply = exchange.placed(place, 0.0, 0.0)
         assert isinstance(reply, RouteTo)
         assert reply.features.instance_key == key
         assert made.ledger.in_flight() == {key: 1}
-        assert len(reply.endpoints) == 2
+        assert len(reply.endpoints) == 1  # a retry may not go where no place was taken
         exchange.close(1.0)
         assert made.ledger.in_flight() == {}
 
 
 def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> None:
     made, exchange, _ = placing(max_in_flight=5)
-    reply = exchange.placed(None, 0.0)
+    reply = exchange.placed(None, 0.0, 0.0)
     assert isinstance(reply, Answer)
     assert (reply.status, reply.reason) == (503, "at_concurrency_limit")
     assert reply.retry_after_s
+    assert made.ledger.in_flight() == {}
+
+
+def test_instances_beyond_the_first_few_are_asked_too_before_a_request_is_refused() -> None:
+    names = "abcdefgh"
+    made = router(*(instance(name) for name in names), policy=Policy(max_in_flight=5))
+    exchange = Exchange(made, "1", Rules(strict=True))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
+    reply = exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+    asked = []
+    while isinstance(reply, TakePlace):
+        asked += [place.key for place in reply.places]
+        reply = exchange.placed(None, 0.0, 0.0)
+    assert sorted(asked) == [f"{name}@1" for name in names]
+    assert isinstance(reply, Answer)
     assert made.ledger.in_flight() == {}
 
 
