@@ -170,11 +170,11 @@ def test_prompts_that_a_peer_sent_queue_before_ours() -> None:
     assert ledger.work("a@1").prefill_backlog_s(50.0) == pytest.approx(1.5)
 
 
-@given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.floats(0.0, 10.0))
+@given(st.lists(st.floats(0.01, 2.0), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.floats(0.0, 10.0))
 def test_ending_many_at_once_is_the_same_as_one_after_another(
     prefills_s: list[float], ending: set[int], now: float
 ) -> None:
-    """What is left of the prompts, and when each of the others is done."""
+    """What is left of the prompts, and when each of the others is done (of those that have something to compute)."""
     at_once, one_by_one = Ledger(), Ledger()
     for ledger in (at_once, one_by_one):
         for number, prefill_s in enumerate(prefills_s):
