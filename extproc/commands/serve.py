@@ -47,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds without a report after which an instance takes nothing new (default %(default)s)",
     )
     parser.add_argument(
+        "--no-instance",
+        choices=("pass", "refuse"),
+        default="pass",
+        help="while no instance is known: pass requests on for Envoy to balance by itself,"
+        " or refuse them with 503 and Retry-After (default %(default)s)",
+    )
+    parser.add_argument(
         "--max-in-flight", type=count, metavar="N", help="requests on one instance at the most (default: no limit)"
     )
     parser.add_argument(
@@ -146,7 +153,12 @@ def _rules(args: argparse.Namespace) -> Rules:
     )
     if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
         raise ConfigError("--strict-limits needs a limit: --max-in-flight or --max-queued")
-    return Rules(trust=trust, answer_models=args.answer_models, strict=args.strict_limits)
+    return Rules(
+        trust=trust,
+        answer_models=args.answer_models,
+        refuse_unknown=args.no_instance == "refuse",
+        strict=args.strict_limits,
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.kv_feed import KvFeed
+from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
@@ -49,7 +50,8 @@ async def serve(settings: ServeSettings) -> None:
     registry = Registry(settings.redis, settings.fleet)
     name = secrets.token_hex(6)
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
-    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings)))
+    ladder = LadderWatch(router)
+    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings, ladder)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
@@ -83,6 +85,7 @@ async def serve(settings: ServeSettings) -> None:
                 await keeper.restore()
             tasks.append(asyncio.create_task(keeper.run()))
             await service.start()
+            tasks.append(asyncio.create_task(ladder.run()))
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
             await stop.wait()
             await _drain(service, settings.drain_s)
@@ -124,7 +127,7 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
-def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauges:
+def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings, ladder: LadderWatch) -> Gauges:
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
     members = fleet.members()
@@ -146,6 +149,7 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauge
         replicas=Replicas(
             peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
         ),
+        rungs=ladder.rungs(time.monotonic()),
     )
 
 
