@@ -50,6 +50,11 @@ class Degradation:
         }
         return frozenset(rung for rung, held in holds.items() if held)
 
+    def rungs_of(self, instance_id: str) -> tuple[Rung, ...]:
+        """Return the rungs that concern what is known of one member of the fleet."""
+        held = (Rung.REDIS_STALE,) if Rung.REDIS_STALE in self.rungs else ()
+        return (*held, Rung.INSTANCE_STALE) if instance_id in self.stale else held
+
     def detail(self, rung: Rung) -> str:
         """Tell people what a rung means just now."""
         match rung:

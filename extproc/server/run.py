@@ -20,6 +20,7 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
+from extproc.core.degradation import degradation
 from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
@@ -155,7 +156,7 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings, ladder: 
 
 def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
     """Each instance with what this router knows of it, as plain values for JSON."""
-    view = []
+    view, seen = [], degradation(router.fleet, router.policy.stale_after_s, now)
     for member in router.fleet.members():
         instance = member.instance
         work = router.ledger.work(instance.key)
@@ -170,6 +171,7 @@ def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
                 "lifecycle": instance.lifecycle,
                 "lifecycle_reason": instance.lifecycle_reason,
                 "age_s": router.fleet.age_s(member),
+                "degraded": seen.rungs_of(instance.id),
                 "running": instance.load.running,
                 "waiting": instance.load.waiting,
                 "kv_usage": instance.load.kv_usage,

@@ -52,6 +52,10 @@ class Load:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """Send no more, and wait until all that was sent is answered."""
         self._stop.set()
         await self._task
 
