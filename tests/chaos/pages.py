@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,10 +30,10 @@ class Pages:
         """The rungs that the router stands on."""
         return frozenset(Rung(labels["rung"]) for labels, value in await self._samples("extproc_degraded") if value)
 
-    async def entered(self) -> frozenset[Rung]:
-        """The rungs that the router has stood on at any time."""
+    async def entered(self) -> Counter[Rung]:
+        """How often the router has come to each rung; before the agent's first word it knows no instance."""
         samples = await self._samples("extproc_degradations_total")
-        return frozenset(Rung(labels["rung"]) for labels, value in samples if value)
+        return Counter({Rung(labels["rung"]): int(value) for labels, value in samples})
 
     async def known(self) -> set[str]:
         """Ids of the instances that have a fresh report."""
