@@ -139,7 +139,9 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _rules(args: argparse.Namespace) -> Rules:
+def rules(args: argparse.Namespace) -> Rules:
+    """Return what is believed of requests and what is answered without an engine. Raises ConfigError."""
+
     def optional(name: str) -> str:
         return header_name(name) if name else ""
 
@@ -175,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
-        rules=_rules(args),
+        rules=rules(args),
         tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
         count_budget_s=args.count_budget_s,
         policy=Policy(

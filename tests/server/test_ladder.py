@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 
 import pytest
 
+from extproc.commands import serve
 from extproc.core.events import Record, State
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.server.ladder import LadderWatch
@@ -39,3 +41,12 @@ def test_an_outage_of_the_registry_is_logged_once_when_it_begins_and_once_when_i
         "degraded, redis_stale: Redis last spoke 3.0 s ago; 1 instances are known from before",
         "no longer redis_stale, after 7.0 s",
     ]
+
+
+@pytest.mark.parametrize(("words", "refuses"), [((), False), (("pass",), False), (("refuse",), True)])
+def test_what_is_done_without_an_instance_is_the_operators_choice(words: tuple[str, ...], refuses: bool) -> None:
+    """The flag reaches the rules that exchanges follow."""
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    args = parser.parse_args([f"--no-instance={word}" for word in words])
+    assert serve.rules(args).refuse_unknown is refuses
