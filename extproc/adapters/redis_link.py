@@ -112,6 +112,16 @@ class Link:
         """Send a message to everyone who follows the channel now; returns to how many on this server."""
         return int(await self.command("PUBLISH", channel, payload))
 
+    async def takes_writes(self) -> bool:
+        """Ask whether the server is a primary; one that does not let us ask is taken for one."""
+        try:
+            role = await self.command("ROLE")
+        except ServerError as error:
+            if error.lost:
+                raise
+            return True
+        return bool(role[0] == b"master")
+
     async def append(self, stream: str, payload: bytes, maxlen: int) -> str:
         """Append to a stream, which is kept at about `maxlen` entries; returns the entry's id."""
         entry_id: bytes = await self.command("XADD", stream, "MAXLEN", "~", maxlen, "*", "d", payload)

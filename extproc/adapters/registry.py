@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from extproc.core.fleet import Change, Fleet
 
+# Agents that say nothing for this long may have a server that takes no writes. Shorter than a fleet's recovery and the
+# age at which instances count as stale: the server must be doubted before they are.
+_SUSPICIOUS_SILENCE_S = 3.0
+
 log = logging.getLogger("extproc.registry")
 
 
@@ -108,15 +112,22 @@ class Registry:
         """Live through one connection: subscribe, read the whole state, take events until something breaks."""
         async with self.link.follow(self._channel) as subscription:
             step(fleet.resync(await self.state(), clock()))
+            told_at_s, doubted = clock(), False
             async for message in subscription:
-                if message is None:
-                    step(fleet.heard(clock()))
-                    continue
-                change = fleet.apply(_event(message.payload), clock())
-                step(change)
-                if change.gap:
-                    log.info("registry: an event was missed; reading the whole state")
-                    step(fleet.resync(await self.state(), clock()))
+                if message is not None:
+                    told_at_s, doubted = clock(), False
+                    change = fleet.apply(_event(message.payload), told_at_s)
+                    step(change)
+                    if change.gap:
+                        log.info("registry: an event was missed; reading the whole state")
+                        step(fleet.resync(await self.state(), clock()))
+                elif clock() - told_at_s < _SUSPICIOUS_SILENCE_S or await self.link.takes_writes():
+                    step(fleet.resync(await self.state(), clock()) if doubted else fleet.heard(clock()))
+                    doubted = False
+                elif not doubted:
+                    doubted = True
+                    log.warning("registry: %s takes no writes; going on with what is known", self.link.where)
+                    fleet.lost()
 
 
 def _records(flat: list[Any]) -> tuple[Record, ...]:

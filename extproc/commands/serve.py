@@ -47,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds without a report after which an instance takes nothing new (default %(default)s)",
     )
     parser.add_argument(
+        "--no-instance",
+        choices=("pass", "refuse"),
+        default="pass",
+        help="while no instance is known: pass requests on for Envoy to balance by itself,"
+        " or refuse them with 503 and Retry-After (default %(default)s)",
+    )
+    parser.add_argument(
         "--max-in-flight", type=count, metavar="N", help="requests on one instance at the most (default: no limit)"
     )
     parser.add_argument(
@@ -133,7 +140,9 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _rules(args: argparse.Namespace) -> Rules:
+def rules(args: argparse.Namespace) -> Rules:
+    """Return what is believed of requests and what is answered without an engine. Raises ConfigError."""
+
     def optional(name: str) -> str:
         return header_name(name) if name else ""
 
@@ -147,7 +156,12 @@ def _rules(args: argparse.Namespace) -> Rules:
     )
     if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
         raise ConfigError("--strict-limits needs a limit: --max-in-flight or --max-queued")
-    return Rules(trust=trust, answer_models=args.answer_models, strict=args.strict_limits)
+    return Rules(
+        trust=trust,
+        answer_models=args.answer_models,
+        refuse_unknown=args.no_instance == "refuse",
+        strict=args.strict_limits,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -164,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
-        rules=_rules(args),
+        rules=rules(args),
         tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
         count_budget_s=args.count_budget_s,
         policy=Policy(

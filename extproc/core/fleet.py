@@ -55,6 +55,15 @@ class _Entry:
     expires_at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """What is remembered of an instance whose record ran out."""
+
+    key: str
+    forget_at_s: float
+    was_ready: bool
+
+
 @dataclass(slots=True)
 class _Effect:
     """A `Change` while it is collected."""
@@ -79,7 +88,7 @@ class Fleet:
         self._retention_s = retention_s
         self._recovered_at_s: float | None = float("-inf")  # None: the registry is lost
         self._entries: dict[str, _Entry] = {}
-        self._absent: dict[str, tuple[str, float]] = {}  # id -> key, and when to forget it; the record ran out
+        self._absent: dict[str, _Absent] = {}  # by id
         self._orders: dict[str, Lifecycle] = {}
         self._seq: int | None = None
         self._in_step = False  # an event beyond the last full read was seen
@@ -103,6 +112,10 @@ class Fleet:
         """Return the instance of that id, or None."""
         entry = self._entries.get(instance_id)
         return entry.member if entry else None
+
+    def dropped(self) -> tuple[str, ...]:
+        """Ids of the instances that were Ready when their record ran out, until that is too long ago to matter."""
+        return tuple(instance_id for instance_id, absent in self._absent.items() if absent.was_ready)
 
     def age_s(self, member: Member) -> float:
         """Tell how old an instance's report is, as far as the registry could have told us a newer one."""
@@ -175,19 +188,19 @@ class Fleet:
             return
         for instance_id in [key for key, entry in self._entries.items() if entry.expires_at_s <= now]:
             self._expire(instance_id, now)
-        for instance_id in [key for key, (_, forget_at_s) in self._absent.items() if forget_at_s <= now]:
-            effect.forgotten.append(self._absent.pop(instance_id)[0])
+        for instance_id in [key for key, absent in self._absent.items() if absent.forget_at_s <= now]:
+            effect.forgotten.append(self._absent.pop(instance_id).key)
         due_s = [entry.expires_at_s for entry in self._entries.values()]
-        due_s += [forget_at_s for _, forget_at_s in self._absent.values()]
+        due_s += [absent.forget_at_s for absent in self._absent.values()]
         self._next_expiry_s = min(due_s, default=float("inf"))
 
     def _put(self, record: Record, now: float, effect: _Effect) -> None:
         instance = record.instance
         observed_at_s = now - record.age_s - instance.age_s
         known = self._entries.get(instance.id)
-        absent_key, _ = self._absent.pop(instance.id, (instance.key, 0.0))
-        if absent_key != instance.key:
-            effect.forgotten.append(absent_key)
+        absent = self._absent.pop(instance.id, None)
+        if absent is not None and absent.key != instance.key:
+            effect.forgotten.append(absent.key)
         if known is not None:
             if known.published.incarnation != instance.incarnation:
                 effect.forgotten.append(known.published.key)
@@ -212,18 +225,20 @@ class Fleet:
 
     def _expire(self, instance_id: str, now: float) -> None:
         """Its record ran out. Perhaps only its publisher died, so its work and prefixes are not forgotten yet."""
-        key = self._entries.pop(instance_id).published.key
-        self._absent[instance_id] = (key, now + self._retention_s)
+        instance = self._entries.pop(instance_id).member.instance
+        was_ready = instance.lifecycle is Lifecycle.READY
+        self._absent[instance_id] = _Absent(instance.key, now + self._retention_s, was_ready)
         self._next_expiry_s = min(self._next_expiry_s, now + self._retention_s)
         self._members = None
 
     def _remove(self, instance_id: str, effect: _Effect) -> None:
         entry = self._entries.pop(instance_id, None)
-        absent_key, _ = self._absent.pop(instance_id, (None, 0.0))
-        key = entry.published.key if entry is not None else absent_key
-        if key is not None:
-            effect.forgotten.append(key)
+        absent = self._absent.pop(instance_id, None)
+        if entry is not None:
+            effect.forgotten.append(entry.published.key)
             self._members = None
+        elif absent is not None:
+            effect.forgotten.append(absent.key)
 
 
 def _effective(instance: Instance, order: Lifecycle | None) -> Instance:

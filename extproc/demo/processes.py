@@ -57,6 +57,11 @@ class Processes:
             _signal(child, signal.SIGKILL)
         await asyncio.gather(*(child.process.wait() for child in self._children))
 
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """All that were started, in their order."""
+        return tuple(self._children)
+
     async def start(self, name: str, *command: str) -> Child:
         """Start a program."""
         log = self._directory / f"{name}.log"

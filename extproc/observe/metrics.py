@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from extproc.core.degradation import Rung
 from extproc.core.model import Features, Outcome
 from extproc.core.output_lengths import Calibration
 
@@ -31,6 +32,14 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True)
+class Rungs:
+    """Where the router stands on the degrade ladder."""
+
+    held: frozenset[Rung] = frozenset()
+    entered: Mapping[Rung, int] = field(default_factory=dict)  # how often
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """What is read at the moment of a scrape."""
 
@@ -43,6 +52,7 @@ class Gauges:
     prefix_agreement: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # instance, model, source
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
     replicas: Replicas = field(default_factory=Replicas)
+    rungs: Rungs = field(default_factory=Rungs)
 
 
 class Metrics:
@@ -140,6 +150,17 @@ class _LiveGauges(Collector):
         silence.add_metric([], gauges.registry_silence_s)
         yield silence
         yield from _of_replicas(gauges.replicas)
+        yield from _of_rungs(gauges.rungs)
+
+
+def _of_rungs(rungs: Rungs) -> Iterator[Metric]:
+    held = GaugeMetricFamily("extproc_degraded", "1 while the router is degraded in this way.", labels=["rung"])
+    entered = CounterMetricFamily("extproc_degradations", "Times that this began.", labels=["rung"])
+    for rung in Rung:
+        held.add_metric([rung], float(rung in rungs.held))
+        entered.add_metric([rung], rungs.entered.get(rung, 0))
+    yield held
+    yield entered
 
 
 def _of_replicas(known: Replicas) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
+from extproc.core.degradation import degradation
 from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
@@ -28,6 +29,7 @@ from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.kv_feed import KvFeed
+from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
@@ -49,7 +51,8 @@ async def serve(settings: ServeSettings) -> None:
     registry = Registry(settings.redis, settings.fleet)
     name = secrets.token_hex(6)
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
-    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings)))
+    ladder = LadderWatch(router)
+    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings, ladder)))
     admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
@@ -83,6 +86,7 @@ async def serve(settings: ServeSettings) -> None:
                 await keeper.restore()
             tasks.append(asyncio.create_task(keeper.run()))
             await service.start()
+            tasks.append(asyncio.create_task(ladder.run()))
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
             await stop.wait()
             await _drain(service, settings.drain_s)
@@ -124,7 +128,7 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
-def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauges:
+def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings, ladder: LadderWatch) -> Gauges:
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
     members = fleet.members()
@@ -147,12 +151,13 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings) -> Gauge
         replicas=Replicas(
             peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
         ),
+        rungs=ladder.rungs(time.monotonic()),
     )
 
 
 def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
     """Each instance with what this router knows of it, as plain values for JSON."""
-    view = []
+    view, seen = [], degradation(router.fleet, router.policy.stale_after_s, now)
     for member in router.fleet.members():
         instance = member.instance
         work = router.ledger.work(instance.key)
@@ -167,6 +172,7 @@ def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
                 "lifecycle": instance.lifecycle,
                 "lifecycle_reason": instance.lifecycle_reason,
                 "age_s": router.fleet.age_s(member),
+                "degraded": seen.rungs_of(instance.id),
                 "running": instance.load.running,
                 "waiting": instance.load.waiting,
                 "kv_usage": instance.load.kv_usage,

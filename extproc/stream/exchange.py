@@ -61,6 +61,7 @@ class Rules:
     """What the operator chose of how requests are read."""
 
     trust: Trust = field(default_factory=Trust)
+    refuse_unknown: bool = False  # while no instance is known, answer 503; else Envoy balances by itself
     answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
     strict: bool = False  # a place is taken over all routers before a request is routed
     counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
@@ -216,8 +217,8 @@ class Exchange:
         return replace(prompt, priority=None)
 
     def _turn_away(self, request: Request, decision: Decision) -> Reply:
-        """Refuse, unless we know of no instance at all: then Envoy's own balancing is the better guess."""
-        if decision.reason is Reason.NO_INSTANCE:
+        """Refuse, unless no instance is known at all: then Envoy's own balancing may be the better guess."""
+        if decision.reason is Reason.NO_INSTANCE and not self._rules.refuse_unknown:
             return self._pass_on(RequestBody, decision.reason)
         return self._answer(errors.unroutable(request, decision, self._dialect))
 

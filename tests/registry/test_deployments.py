@@ -261,3 +261,33 @@ async def test_a_server_that_loads_its_data_is_told_so_and_waited_for(kind: str,
             assert any("still loading" in error for error in errors)
             assert [member.instance.id for member in fleet.members()] == ["a"]
             await progress(fleet)
+
+
+async def test_a_server_that_becomes_a_replica_of_nobody_is_no_longer_taken_at_its_word(
+    kind: str, tmp_path: Path
+) -> None:
+    """It answers every ping, but no agent can write: ages stand still and nothing runs out until it is back."""
+    fleet = Fleet()
+    with RedisServer(kind, tmp_path) as server:
+        async with agent(server.url) as errors, watching(server.url, fleet):
+            await progress(fleet)
+            ask(server, "REPLICAOF", "127.0.0.1", free_port())
+            await until(lambda: any("read-only" in error for error in errors))
+            await asyncio.sleep(12.0)  # longer than records live
+            assert [member.instance.id for member in fleet.members()] == ["a"]
+            assert fleet.age_s(fleet.members()[0]) < 8.0  # stood still
+            ask(server, "REPLICAOF", "NO", "ONE")
+            await progress(fleet)
+            assert [member.instance.id for member in fleet.members()] == ["a"]
+
+
+async def test_a_server_that_takes_writes_is_believed_when_all_agents_fall_silent(kind: str, tmp_path: Path) -> None:
+    """Then it is they who are gone, and their records run out."""
+    fleet = Fleet()
+    with RedisServer(kind, tmp_path) as server:
+        async with watching(server.url, fleet):
+            async with Registry(server.url) as registry:
+                await registry.publish(instance("a"), ttl_s=4.0)
+            await until(lambda: len(fleet.members()) == 1)
+            await until(lambda: not fleet.members())
+            assert fleet.dropped() == ("a",)

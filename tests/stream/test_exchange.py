@@ -34,8 +34,8 @@ LONG_MESSAGE = {"role": "user", "content": "some words " * 60_000}
 CHAT = "/v1/chat/completions"
 
 
-def ask(made: Router, body: Any, path: str = CHAT) -> tuple[Exchange, Reply]:
-    exchange = Exchange(made, "1", RULES)
+def ask(made: Router, body: Any, path: str = CHAT, rules: Rules = RULES) -> tuple[Exchange, Reply]:
+    exchange = Exchange(made, "1", rules)
     assert exchange.receive(RequestHeaders("POST", path, last=False), 0.0, 0.0) == Continue(RequestHeaders)
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     reply = exchange.receive(RequestBody(data), 0.0, 0.0)
@@ -122,6 +122,14 @@ def test_what_is_not_ours_is_passed_on_whatever_its_body(method: str, path: str)
 def test_without_any_known_instance_envoys_own_balancing_decides() -> None:
     _, reply = ask(router(), chat())
     assert reply == PassOn(RequestBody, "no_instance")
+
+
+def test_without_any_known_instance_an_operator_may_have_requests_refused() -> None:
+    _, reply = ask(router(), chat(), rules=Rules(refuse_unknown=True))
+    assert isinstance(reply, Answer)
+    assert (reply.status, reply.reason, reply.retry_after_s) == (503, "no_instance", 1)
+    _, reply = ask(router(instance()), chat(), rules=Rules(refuse_unknown=True))
+    assert isinstance(reply, RouteTo)
 
 
 @pytest.mark.parametrize(
