@@ -1,0 +1,136 @@
+"""A real vLLM against what the router believes of it: exact counts, exact prefix hits, and the agent's reading."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from extproc.adapters.tokenizers import Tokenizers
+from extproc.agent.backend import Backend
+from extproc.core.model import Lifecycle
+from tests.agent.harness import running_agent
+from tests.core.builders import instance
+from tests.redis_server import RedisServer
+from tests.vllm.client import Answered, send
+from tests.vllm.engine import BLOCK_SIZE_TOKENS, KV_BLOCKS, MODEL, VllmEngine
+from tests.vllm.model import MAX_MODEL_LEN_TOKENS
+from tests.vllm.predictor import Predictor, Usage
+from tests.vllm.traffic import COMPLETIONS, Sending, Traffic
+
+log = logging.getLogger(__name__)
+pytestmark = pytest.mark.vllm
+
+REQUESTS = 200
+RESET_AT = 120  # requests, when the engine's prefix cache is emptied
+BURST_EVERY, BURST = 25, 6  # requests sent at once between the others
+
+
+class Agreement:
+    """Blocks and tokens, predicted against reported."""
+
+    def __init__(self) -> None:
+        self.differences: list[str] = []
+        self.kinds: Counter[str] = Counter()
+        self.predicted_blocks = self.reported_blocks = self.common_blocks = 0
+
+    def add(self, kind: str, predicted: Usage, reported: Usage) -> None:
+        self.kinds[kind] += 1
+        ours, theirs = predicted.cached_tokens // BLOCK_SIZE_TOKENS, reported.cached_tokens // BLOCK_SIZE_TOKENS
+        self.predicted_blocks += ours
+        self.reported_blocks += theirs
+        self.common_blocks += min(ours, theirs)
+        if predicted != reported:
+            self.differences.append(f"{kind} {sum(self.kinds.values())}: {predicted} but {reported}")
+
+    def __str__(self) -> str:
+        return (
+            f"{dict(self.kinds)}: blocks predicted {self.predicted_blocks}, reported {self.reported_blocks}, "
+            f"both {self.common_blocks}; {len(self.differences)} differences {self.differences}"
+        )
+
+
+class Fence:
+    """Waits until all that the engine did so far has been heard.
+
+    The engine publishes events in order, so a prompt of one block that nobody else sends is sent, and once the router
+    holds it, the router has heard all events before. It costs the engine a block of its cache, as any request does.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, predictor: Predictor, traffic: Traffic) -> None:
+        self._session = session
+        self._predictor = predictor
+        self._traffic = traffic
+
+    async def wait(self) -> None:
+        prompt = self._traffic.ids(BLOCK_SIZE_TOKENS)
+        await send(self._session, COMPLETIONS, {"model": MODEL, "prompt": prompt, "max_tokens": 1})
+        await self._predictor.holds(prompt)
+
+
+@pytest.fixture
+def tokenizers(engine: VllmEngine) -> Iterator[Tokenizers]:
+    made = Tokenizers.load({MODEL: engine.model_folder}, budget_s=60.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def predictor(engine: VllmEngine, tokenizers: Tokenizers) -> AsyncIterator[Predictor]:
+    silent, known = (
+        instance(name, models=(MODEL,), block_size_tokens=BLOCK_SIZE_TOKENS, kv_blocks=KV_BLOCKS, max_num_seqs=None)
+        for name in ("silent", "vllm")
+    )
+    made = Predictor(known, silent, tokenizers)
+    async with made.following(engine.kv_events):
+        yield made
+
+
+async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSession, predictor: Predictor) -> None:
+    """Of 200 mixed requests, tokens are counted as the engine counts them, and cached blocks are known to 99 %."""
+    traffic = Traffic(seed=4)
+    fence = Fence(session, predictor, traffic)
+    seen = Agreement()
+
+    async def check(sending: Sending) -> Answered:
+        await fence.wait()
+        predicted = await predictor.predict(sending.path, sending.body)
+        answer = await send(session, sending.path, sending.body)
+        seen.add(sending.kind, predicted, answer.usage)
+        sending.heard(answer)
+        return answer
+
+    for number in range(REQUESTS):
+        if number == RESET_AT:
+            async with session.post("/reset_prefix_cache") as response:
+                assert response.status == 200
+        if number % BURST_EVERY == BURST_EVERY - 1:
+            burst = traffic.same_prompt(BURST)
+            await asyncio.gather(*(send(session, each.path, each.body) for each in burst))
+        await check(traffic.next())
+
+    log.info("%s", seen)
+    assert seen.common_blocks >= 0.99 * seen.predicted_blocks, f"precision: {seen}"
+    assert seen.common_blocks >= 0.99 * seen.reported_blocks, f"recall: {seen}"
+    assert not seen.differences
+    assert seen.common_blocks > REQUESTS, "the cache was hardly ever hit"
+
+
+async def test_the_agent_reads_the_live_pages(engine: VllmEngine, tmp_path: Path) -> None:
+    """Instance, cache and limits are published as the engine was started."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with running_agent(server, Backend(url=engine.url)) as (seen, _):
+            read = await seen.is_lifecycle(Lifecycle.READY)
+    assert read.models == (MODEL,)
+    assert read.engine == "vllm"
+    assert read.block_size_tokens == BLOCK_SIZE_TOKENS
+    assert read.kv_blocks == KV_BLOCKS
+    assert read.max_model_len_tokens == MAX_MODEL_LEN_TOKENS
+    assert (read.load.running, read.load.waiting) == (0, 0)
+    assert read.load.kv_usage == 0.0
+    assert read.engine_version
