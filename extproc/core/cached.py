@@ -28,15 +28,18 @@ class Cached:
             layout = self._snapshot.kv.layout(instance, request.model)
             trusted = self._snapshot.trust.trusts_told(instance.key, request.model)
             if layout is not None and layout in request.chains and trusted:
-                return self._bounded(self._told.get((layout, instance.key), _NOTHING_TOLD))
+                hit = self._told.get((layout, instance.key), _NOTHING_TOLD)
+                return self._bounded(hit, layout.block_size_tokens)
         blocks = self._learned.get(instance.key, 0)
         if not blocks:
             return _NOTHING_LEARNED
         tokens = blocks * request.tokens_per_block * self._snapshot.trust.share(instance.key, request.model)
         return Hit(min(int(tokens), self._most_tokens), 0, CacheSource.LEARNED)
 
-    def _bounded(self, hit: Hit) -> Hit:
-        if hit.tokens <= self._most_tokens:
+    def _bounded(self, hit: Hit, block_size_tokens: int) -> Hit:
+        """The hit, of a prompt that is held as a whole without its last block: engines reuse whole blocks only."""
+        most_tokens = self._most_tokens - self._most_tokens % block_size_tokens
+        if hit.tokens <= most_tokens:
             return hit
-        gpu_tokens = min(hit.gpu_tokens, self._most_tokens)
-        return Hit(gpu_tokens, self._most_tokens - gpu_tokens)
+        gpu_tokens = min(hit.gpu_tokens, most_tokens)
+        return Hit(gpu_tokens, most_tokens - gpu_tokens)

@@ -114,7 +114,7 @@ async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSess
             await asyncio.gather(*(send(session, each.path, each.body) for each in burst))
         await check(traffic.next())
 
-    log.info("%s", seen)
+    log.info("%s; unplaced %d, surplus %d", seen, predictor.fold.unplaced_blocks, predictor.fold.surplus_blocks)
     assert seen.common_blocks >= 0.99 * seen.predicted_blocks, f"precision: {seen}"
     assert seen.common_blocks >= 0.99 * seen.reported_blocks, f"recall: {seen}"
     assert not seen.differences

@@ -115,7 +115,7 @@ class Traffic:
                 {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "rain"}]},
                 {"role": "assistant", "content": "It rains.", "tool_calls": []},
             ]
-        return self._ask(chat, "tools", {"tools": chat.tools, "tool_choice": self._random.choice(("auto", "none"))})
+        return self._ask(chat, "tools", {"tools": chat.tools})
 
     def _ask(self, chat: _Session, kind: str, more: dict[str, Any]) -> Sending:
         question: Any = self.text(self._random.randint(5, 60))
