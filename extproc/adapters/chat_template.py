@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from extproc.adapters.chat_messages import shaped_message, shaped_tool
+from extproc.adapters.chat_messages import shaped_message, shaped_tool, without_developers
 from extproc.errors import ConfigError
 
 
@@ -30,6 +30,7 @@ class ChatTemplate:
             environment = _environment()
             self._template = environment.from_string(source)
             self._in_parts = _reads_parts(environment.parse(source))
+            self._knows_developers = "'developer'" in source or '"developer"' in source
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from error
         self._special_tokens = dict(special_tokens)
@@ -46,9 +47,10 @@ class ChatTemplate:
         """
         arguments = {"add_generation_prompt": True, "documents": None} | dict(template_arguments or {})
         try:
+            shaped = [shaped_message(message, self._in_parts) for message in messages]
             prompt = self._template.render(
                 self._special_tokens | arguments,
-                messages=[shaped_message(message, self._in_parts) for message in messages],
+                messages=shaped if self._knows_developers else without_developers(shaped),
                 tools=list(map(shaped_tool, tools)) if tools else None,
             )
         except Exception as error:  # a template is a program: it can raise anything

@@ -54,6 +54,7 @@ class VllmEngine:
         self._command += ["--load-format", "dummy", "--dtype", "float32", "--enforce-eager"]
         self._command += ["--max-model-len", str(MAX_MODEL_LEN_TOKENS), "--block-size", str(BLOCK_SIZE_TOKENS)]
         self._command += ["--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details"]
+        self._command += ["--trust-request-chat-template"]
         self._command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         self._command += ["--kv-events-config", json.dumps(told)]
         self._folder = folder

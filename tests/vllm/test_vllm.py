@@ -6,17 +6,24 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+import tokenizers
 
+from extproc.adapters.chat_template import ChatTemplate
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.adapters.vocabulary import load_vocabulary
 from extproc.agent.backend import Backend
+from extproc.api import openai_chat
 from extproc.core.model import Lifecycle
 from tests.agent.harness import running_agent
 from tests.core.builders import instance
 from tests.redis_server import RedisServer
+from tests.vllm.chats import CHATS, TEMPLATES
 from tests.vllm.client import Answered, send
 from tests.vllm.engine import BLOCK_SIZE_TOKENS, KV_BLOCKS, MODEL, VllmEngine
 from tests.vllm.model import MAX_MODEL_LEN_TOKENS
@@ -74,19 +81,19 @@ class Fence:
 
 
 @pytest.fixture
-def tokenizers(engine: VllmEngine) -> Iterator[Tokenizers]:
+def counter(engine: VllmEngine) -> Iterator[Tokenizers]:
     made = Tokenizers.load({MODEL: engine.model_folder}, budget_s=60.0)
     yield made
     made.close()
 
 
 @pytest.fixture
-async def predictor(engine: VllmEngine, tokenizers: Tokenizers) -> AsyncIterator[Predictor]:
+async def predictor(engine: VllmEngine, counter: Tokenizers) -> AsyncIterator[Predictor]:
     silent, known = (
         instance(name, models=(MODEL,), block_size_tokens=BLOCK_SIZE_TOKENS, kv_blocks=KV_BLOCKS, max_num_seqs=None)
         for name in ("silent", "vllm")
     )
-    made = Predictor(known, silent, tokenizers)
+    made = Predictor(known, silent, counter)
     async with made.following(engine.kv_events):
         yield made
 
@@ -119,6 +126,32 @@ async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSess
     assert seen.common_blocks >= 0.99 * seen.reported_blocks, f"recall: {seen}"
     assert not seen.differences
     assert seen.common_blocks > REQUESTS, "the cache was hardly ever hit"
+
+
+@pytest.mark.parametrize("source", TEMPLATES)
+@pytest.mark.parametrize("name", CHATS)
+async def test_templates_make_of_a_chat_what_vllm_makes_of_it(
+    engine: VllmEngine, session: aiohttp.ClientSession, source: str, name: str
+) -> None:
+    """Templates that want text, parts, thoughts, tools or a developer's word get the same prompt, id by id."""
+    body = {"model": MODEL, "max_tokens": 1, **CHATS[name]}
+    what = openai_chat.parse(body).countable
+    assert what is not None
+    vocabulary = load_vocabulary(engine.model_folder)
+    templated = replace(vocabulary, template=ChatTemplate(TEMPLATES[source], {"bos_token": "<s>"}))
+    with closing(Tokenizers({MODEL: templated}, budget_s=60.0)) as counter:
+        conversation = what()
+        assert conversation is not None
+        exact = await counter.count(MODEL, conversation, want_ids=True)
+    assert exact is not None
+    told = {"chat_template": TEMPLATES[source], "return_token_ids": True}
+    async with session.post("/v1/chat/completions", json=body | told) as response:
+        page = await response.json()
+    assert response.status == 200, page
+    tokenizer = tokenizers.Tokenizer.from_file(str(engine.model_folder / "tokenizer.json"))
+    ours, theirs = (tokenizer.decode(list(ids), False) for ids in (exact.token_ids or (), page["prompt_token_ids"]))
+    assert ours == theirs
+    assert list(exact.token_ids or ()) == page["prompt_token_ids"]
 
 
 async def test_the_agent_reads_the_live_pages(engine: VllmEngine, tmp_path: Path) -> None:
