@@ -18,6 +18,8 @@ def of_chat(body: Body) -> Conversation | None:
     """Conversation of a chat body: its messages and tools, and what the client hands to the template."""
     if body.get("functions") or body.get("documents") or body.get("chat_template"):
         return None
+    if body.get("add_special_tokens") or body.get("truncate_prompt_tokens") is not None:
+        return None
     tools = body.get("tools")
     if tools and body.get("tool_choice") == "none":
         return None  # vLLM shows such tools to the model unless it was told not to, SGLang does not

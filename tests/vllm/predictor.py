@@ -87,7 +87,7 @@ class Predictor:
             for candidate in (decision.chosen, *decision.alternatives)
             if candidate.instance.key == self._engine.key
         ]
-        assert ours.cached_source is CacheSource.TOLD
+        assert ours.cached_source is CacheSource.TOLD or not ours.cached_tokens
         return Usage(request.prompt_tokens, ours.cached_tokens)
 
     async def _take(self, delta: KvDelta) -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import tokenizers
 
 from extproc.adapters.chat_template import ChatTemplate
 from extproc.adapters.tokenizers import Tokenizers
-from extproc.adapters.vocabulary import load_vocabulary
+from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
 from extproc.agent.backend import Backend
-from extproc.api import openai_chat
-from extproc.core.model import Lifecycle
+from extproc.api.conversations import of_chat
+from extproc.core.model import Lifecycle, Load
 from tests.agent.harness import running_agent
 from tests.core.builders import instance
 from tests.redis_server import RedisServer
@@ -28,14 +27,14 @@ from tests.vllm.client import Answered, send
 from tests.vllm.engine import BLOCK_SIZE_TOKENS, KV_BLOCKS, MODEL, VllmEngine
 from tests.vllm.model import MAX_MODEL_LEN_TOKENS
 from tests.vllm.predictor import Predictor, Usage
-from tests.vllm.traffic import COMPLETIONS, Sending, Traffic
+from tests.vllm.traffic import CHAT, COMPLETIONS, Sending, Traffic
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.vllm
 
 REQUESTS = 200
 RESET_AT = 120  # requests, when the engine's prefix cache is emptied
-BURST_EVERY, BURST = 25, 6  # requests sent at once between the others
+BURST_EVERY, BURST = 25, 16  # requests with one prompt sent at once between the others, more than there is room for
 
 
 class Agreement:
@@ -44,6 +43,7 @@ class Agreement:
     def __init__(self) -> None:
         self.differences: list[str] = []
         self.kinds: Counter[str] = Counter()
+        self.miscounted = 0
         self.predicted_blocks = self.reported_blocks = self.common_blocks = 0
 
     def add(self, kind: str, predicted: Usage, reported: Usage) -> None:
@@ -52,6 +52,7 @@ class Agreement:
         self.predicted_blocks += ours
         self.reported_blocks += theirs
         self.common_blocks += min(ours, theirs)
+        self.miscounted += predicted.prompt_tokens != reported.prompt_tokens
         if predicted != reported:
             self.differences.append(f"{kind} {sum(self.kinds.values())}: {predicted} but {reported}")
 
@@ -78,6 +79,11 @@ class Fence:
         prompt = self._traffic.ids(BLOCK_SIZE_TOKENS)
         await send(self._session, COMPLETIONS, {"model": MODEL, "prompt": prompt, "max_tokens": 1})
         await self._predictor.holds(prompt)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(engine: VllmEngine) -> Vocabulary:
+    return load_vocabulary(engine.model_folder)
 
 
 @pytest.fixture
@@ -124,46 +130,47 @@ async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSess
     log.info("%s; unplaced %d, surplus %d", seen, predictor.fold.unplaced_blocks, predictor.fold.surplus_blocks)
     assert seen.common_blocks >= 0.99 * seen.predicted_blocks, f"precision: {seen}"
     assert seen.common_blocks >= 0.99 * seen.reported_blocks, f"recall: {seen}"
-    assert not seen.differences
+    assert not seen.miscounted, f"prompt tokens: {seen}"
     assert seen.common_blocks > REQUESTS, "the cache was hardly ever hit"
 
 
 @pytest.mark.parametrize("source", TEMPLATES)
 @pytest.mark.parametrize("name", CHATS)
 async def test_templates_make_of_a_chat_what_vllm_makes_of_it(
-    engine: VllmEngine, session: aiohttp.ClientSession, source: str, name: str
+    session: aiohttp.ClientSession, vocabulary: Vocabulary, source: str, name: str
 ) -> None:
     """Templates that want text, parts, thoughts, tools or a developer's word get the same prompt, id by id."""
     body = {"model": MODEL, "max_tokens": 1, **CHATS[name]}
-    what = openai_chat.parse(body).countable
-    assert what is not None
-    vocabulary = load_vocabulary(engine.model_folder)
+    conversation = of_chat(body)
+    assert conversation is not None
     templated = replace(vocabulary, template=ChatTemplate(TEMPLATES[source], {"bos_token": "<s>"}))
     with closing(Tokenizers({MODEL: templated}, budget_s=60.0)) as counter:
-        conversation = what()
-        assert conversation is not None
         exact = await counter.count(MODEL, conversation, want_ids=True)
     assert exact is not None
     told = {"chat_template": TEMPLATES[source], "return_token_ids": True}
-    async with session.post("/v1/chat/completions", json=body | told) as response:
+    async with session.post(CHAT, json=body | told) as response:
         page = await response.json()
     assert response.status == 200, page
-    tokenizer = tokenizers.Tokenizer.from_file(str(engine.model_folder / "tokenizer.json"))
-    ours, theirs = (tokenizer.decode(list(ids), False) for ids in (exact.token_ids or (), page["prompt_token_ids"]))
-    assert ours == theirs
     assert list(exact.token_ids or ()) == page["prompt_token_ids"]
 
 
-async def test_the_agent_reads_the_live_pages(engine: VllmEngine, tmp_path: Path) -> None:
-    """Instance, cache and limits are published as the engine was started."""
+async def test_the_agent_reads_the_live_pages(
+    engine: VllmEngine, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """Instance, cache and limits are published as the engine was started, and its load while it works."""
     with RedisServer("valkey", tmp_path) as server:
         async with running_agent(server, Backend(url=engine.url)) as (seen, _):
-            read = await seen.is_lifecycle(Lifecycle.READY)
-    assert read.models == (MODEL,)
-    assert read.engine == "vllm"
-    assert read.block_size_tokens == BLOCK_SIZE_TOKENS
-    assert read.kv_blocks == KV_BLOCKS
-    assert read.max_model_len_tokens == MAX_MODEL_LEN_TOKENS
-    assert (read.load.running, read.load.waiting) == (0, 0)
-    assert read.load.kv_usage == 0.0
-    assert read.engine_version
+            idle = await seen.is_lifecycle(Lifecycle.READY)
+            long = {"model": MODEL, "prompt": "x", "max_tokens": 400, "ignore_eos": True}
+            working = asyncio.create_task(send(session, COMPLETIONS, long))
+            busy = await seen.until(lambda instance: bool(instance.load.running and instance.load.kv_usage))
+            await working
+    assert (idle.engine, idle.models) == ("vllm", (MODEL,))
+    assert (idle.block_size_tokens, idle.kv_blocks) == (BLOCK_SIZE_TOKENS, KV_BLOCKS)
+    assert idle.max_model_len_tokens == MAX_MODEL_LEN_TOKENS
+    assert idle.engine_version
+    assert idle.load == Load(running=0, waiting=0, kv_usage=0.0)
+    assert (busy.load.running, busy.load.waiting) == (1, 0)
+    assert busy.work_done is not None
+    assert idle.work_done is not None
+    assert busy.key == idle.key

@@ -19,6 +19,7 @@ _WORDS = (
     "def return print import class value error table index Köln naïve 東京 42 3.14 {} [] -> ;"
 ).split()
 _MAX_CHAT_CHARS = 2000  # where a chat ends, so that it fits into the model's context
+_SCORED = {"echo": True, "logprobs": 1, "stream": False, "stream_options": None}
 _FIRST_PLAIN_TOKEN, _LAST_PLAIN_TOKEN = 10, 250  # ids that are neither special nor beyond the tokenizer's
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -64,7 +65,16 @@ class Traffic:
 
     def next(self) -> Sending:
         """A request of some kind, by chance."""
-        kinds = (self._chat, self._chat, self._chat, self._tool_chat, self._document, self._ids, self._whole_blocks)
+        kinds = (
+            self._chat,
+            self._chat,
+            self._chat,
+            self._tool_chat,
+            self._document,
+            self._ids,
+            self._whole_blocks,
+            self._scored,
+        )
         return self._random.choice(kinds)()
 
     def same_prompt(self, count: int) -> list[Sending]:
@@ -153,3 +163,8 @@ class Traffic:
         prompt = prompt[: len(prompt) // BLOCK_SIZE_TOKENS * BLOCK_SIZE_TOKENS]
         self._id_prompts.append(prompt)
         return Sending("whole blocks", COMPLETIONS, self._body(prompt=prompt))
+
+    def _scored(self) -> Sending:
+        """A text whose own log probabilities are wanted: nothing of it is taken from the cache."""
+        prompt = self._random.choice(self._documents)
+        return Sending("scored", COMPLETIONS, self._body(prompt=prompt) | _SCORED)
