@@ -70,15 +70,15 @@ class Fence:
     holds it, the router has heard all events before. It costs the engine a block of its cache, as any request does.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, predictor: Predictor, traffic: Traffic) -> None:
+    def __init__(self, session: aiohttp.ClientSession, traffic: Traffic) -> None:
         self._session = session
-        self._predictor = predictor
         self._traffic = traffic
 
-    async def wait(self) -> None:
+    async def wait(self, *predictors: Predictor) -> None:
         prompt = self._traffic.ids(BLOCK_SIZE_TOKENS)
         await send(self._session, COMPLETIONS, {"model": MODEL, "prompt": prompt, "max_tokens": 1})
-        await self._predictor.holds(prompt)
+        for predictor in predictors:
+            await predictor.holds(prompt)
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +93,17 @@ def counter(engine: VllmEngine) -> Iterator[Tokenizers]:
     made.close()
 
 
-@pytest.fixture
-async def predictor(engine: VllmEngine, counter: Tokenizers) -> AsyncIterator[Predictor]:
+def predicting(counter: Tokenizers) -> Predictor:
     silent, known = (
         instance(name, models=(MODEL,), block_size_tokens=BLOCK_SIZE_TOKENS, kv_blocks=KV_BLOCKS, max_num_seqs=None)
         for name in ("silent", "vllm")
     )
-    made = Predictor(known, silent, counter)
+    return Predictor(known, silent, counter)
+
+
+@pytest.fixture
+async def predictor(engine: VllmEngine, counter: Tokenizers) -> AsyncIterator[Predictor]:
+    made = predicting(counter)
     async with made.following(engine.kv_events):
         yield made
 
@@ -107,11 +111,11 @@ async def predictor(engine: VllmEngine, counter: Tokenizers) -> AsyncIterator[Pr
 async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSession, predictor: Predictor) -> None:
     """Of 200 mixed requests, tokens are counted as the engine counts them, and cached blocks are known to 99 %."""
     traffic = Traffic(seed=4)
-    fence = Fence(session, predictor, traffic)
+    fence = Fence(session, traffic)
     seen = Agreement()
 
     async def check(sending: Sending) -> Answered:
-        await fence.wait()
+        await fence.wait(predictor)
         predicted = await predictor.predict(sending.path, sending.body)
         answer = await send(session, sending.path, sending.body)
         seen.add(sending.kind, predicted, answer.usage)
@@ -132,6 +136,24 @@ async def test_the_router_predicts_what_vllm_reports(session: aiohttp.ClientSess
     assert seen.common_blocks >= 0.99 * seen.reported_blocks, f"recall: {seen}"
     assert not seen.miscounted, f"prompt tokens: {seen}"
     assert seen.common_blocks > REQUESTS, "the cache was hardly ever hit"
+
+
+async def test_who_comes_late_learns_it_all_from_the_replay(
+    engine: VllmEngine, session: aiohttp.ClientSession, predictor: Predictor, counter: Tokenizers
+) -> None:
+    """A second listener starts in the middle of the engine's life, and knows the same blocks as the first."""
+    traffic = Traffic(seed=5)
+    fence = Fence(session, traffic)
+    for _ in range(20):
+        sending = traffic.next()
+        sending.heard(await send(session, sending.path, sending.body))
+    await fence.wait(predictor)
+    late = predicting(counter)
+    async with late.following(engine.kv_events):
+        await fence.wait(predictor, late)
+        held = set(predictor.fold.whole().gpu)
+        assert set(late.fold.whole().gpu) == held
+    assert KV_BLOCKS // 2 < len(held) < KV_BLOCKS
 
 
 @pytest.mark.parametrize("source", TEMPLATES)
