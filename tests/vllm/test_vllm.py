@@ -14,12 +14,16 @@ import aiohttp
 import pytest
 
 from extproc.adapters.chat_template import ChatTemplate
+from extproc.adapters.kv_log import KvLog
+from extproc.adapters.registry import Registry
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
-from extproc.agent.backend import Backend
+from extproc.agent.backend import Backend, KvEvents
 from extproc.api.conversations import of_chat
-from extproc.core.model import Lifecycle, Load
-from tests.agent.harness import running_agent
+from extproc.core.model import KvLayout, Lifecycle, Load
+from extproc.core.router import Router
+from extproc.server.kv_feed import KvFeed
+from tests.agent.harness import eventually, running_agent
 from tests.core.builders import instance
 from tests.redis_server import RedisServer
 from tests.vllm.chats import CHATS, TEMPLATES
@@ -154,6 +158,29 @@ async def test_who_comes_late_learns_it_all_from_the_replay(
         held = set(predictor.fold.whole().gpu)
         assert set(late.fold.whole().gpu) == held
     assert KV_BLOCKS // 2 < len(held) < KV_BLOCKS
+
+
+async def test_what_the_agent_writes_down_is_what_a_router_knows(
+    engine: VllmEngine, session: aiohttp.ClientSession, predictor: Predictor, tmp_path: Path
+) -> None:
+    """Block for block, over Redis, as one who listens to the engine knows it."""
+    told = KvEvents(endpoint=engine.kv_events.endpoint, replay_endpoint=engine.kv_events.replay_endpoint or "")
+    with RedisServer("valkey", tmp_path) as server:
+        async with running_agent(server, Backend(url=engine.url, kv_events=told)) as (seen, _):
+            ready = await seen.is_lifecycle(Lifecycle.READY)
+            async with Registry(server.url) as registry:
+                router, known = Router(), asyncio.Event()
+                router.fleet = seen.fleet
+                known.set()
+                feed = KvFeed(router, KvLog(registry.link, registry.base), known)
+                following = asyncio.create_task(feed.run(asyncio.Event()))
+                await Fence(session, Traffic(seed=6)).wait(predictor)
+                held = predictor.fold.whole().gpu
+                assert held
+                everything = {KvLayout(BLOCK_SIZE_TOKENS, str(block)): (block,) for block in held}
+                await eventually(lambda: router.kv.size(ready.key) == len(held))
+                assert len(router.kv.hits(everything)) == len(held)
+                following.cancel()
 
 
 @pytest.mark.parametrize("source", TEMPLATES)
