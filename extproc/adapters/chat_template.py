@@ -1,7 +1,7 @@
 """Chat templates rendered as engines render them: messages and tools become one prompt. The only importer of jinja2.
 
 Sandbox, whitespace, filters and functions are those of `apply_chat_template` in Hugging Face's transformers; messages
-are brought into the shape in which vLLM hands them to it.
+are brought into the shape in which vLLM hands them to it (`chat_messages`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
+from extproc.adapters.chat_messages import shaped_message, shaped_tool, without_developers
 from extproc.errors import ConfigError
 
 
@@ -26,7 +27,10 @@ class ChatTemplate:
         """`special_tokens` are the names that a template may use, such as bos_token, with their texts."""
         jinja2 = _jinja2()
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self._in_parts = _reads_parts(environment.parse(source))
+            self._knows_developers = "'developer'" in source or '"developer"' in source
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from error
         self._special_tokens = dict(special_tokens)
@@ -43,10 +47,11 @@ class ChatTemplate:
         """
         arguments = {"add_generation_prompt": True, "documents": None} | dict(template_arguments or {})
         try:
+            shaped = [shaped_message(message, self._in_parts) for message in messages]
             prompt = self._template.render(
                 self._special_tokens | arguments,
-                messages=[_plain(message) for message in messages],
-                tools=list(tools) if tools else None,
+                messages=shaped if self._knows_developers else without_developers(shaped),
+                tools=list(map(shaped_tool, tools)) if tools else None,
             )
         except Exception as error:  # a template is a program: it can raise anything
             raise TemplateError(f"{type(error).__name__}: {error}") from error
@@ -77,6 +82,22 @@ def _environment() -> Any:
     return environment
 
 
+def _reads_parts(template: Any) -> bool:
+    """Whether a parsed template goes through a message's content part by part: then vLLM gives all content so."""
+    nodes = _jinja2().nodes
+
+    def is_content(node: Any) -> bool:
+        if isinstance(node, nodes.Filter) or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)):
+            return is_content(node.node)
+        if isinstance(node, nodes.Getitem):
+            return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+        return (isinstance(node, nodes.Getattr) and node.attr == "content") or (
+            isinstance(node, nodes.Name) and node.name == "content"
+        )
+
+    return any(is_content(loop.iter) for loop in template.find_all(nodes.For))
+
+
 def _parse_generation(_: Any, parser: Any) -> Any:
     line = next(parser.stream).lineno
     body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
@@ -96,34 +117,3 @@ def _to_json(
 
 def _refuse(message: str) -> NoReturn:
     raise ValueError(message)
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with its text parts joined by line ends and its tool arguments parsed. Media are counted elsewhere."""
-    plain = dict(message)
-    content = plain.get("content")
-    if isinstance(content, list):
-        plain["content"] = "\n".join(_text(part) for part in content if _text(part))
-    calls = plain.get("tool_calls")
-    if isinstance(calls, list):
-        plain["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
-    return plain
-
-
-def _text(part: Any) -> str:
-    if isinstance(part, Mapping):
-        part = part.get("text")
-    return part if isinstance(part, str) else ""
-
-
-def _with_parsed_arguments(call: Any) -> Any:
-    if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
-        return call
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        return call
-    try:
-        parsed = json.loads(arguments) if arguments else {}
-    except ValueError:
-        return call
-    return {**call, "function": {**function, "arguments": parsed}}

@@ -18,6 +18,11 @@ def of_chat(body: Body) -> Conversation | None:
     """Conversation of a chat body: its messages and tools, and what the client hands to the template."""
     if body.get("functions") or body.get("documents") or body.get("chat_template"):
         return None
+    if body.get("add_special_tokens") or body.get("truncate_prompt_tokens") is not None:
+        return None
+    tools = body.get("tools")
+    if tools and body.get("tool_choice") == "none":
+        return None  # vLLM shows such tools to the model unless it was told not to, SGLang does not
     arguments = body.get("chat_template_kwargs")
     given = dict(arguments) if isinstance(arguments, dict) else {}
     for name in ("add_generation_prompt", "continue_final_message"):
@@ -27,8 +32,8 @@ def of_chat(body: Body) -> Conversation | None:
         return None
     effort = body.get("reasoning_effort")
     if isinstance(effort, str):
-        given.setdefault("reasoning_effort", effort)
-    tools = body.get("tools") if body.get("tool_choice") != "none" else None
+        given["reasoning_effort"] = effort
+        given.setdefault("enable_thinking", effort != "none")  # as vLLM has it
     if not all(map(_is_text, body["messages"])):
         return None
     return Conversation(body["messages"], tools if isinstance(tools, list) else (), given)

@@ -19,6 +19,7 @@ class Hints(TypedDict):
     stream: bool
     session: str
     cache_salt: str
+    reuses_cache: bool
     priority: int | None
     deferrable: bool
 
@@ -30,9 +31,16 @@ def hints_of(body: Body) -> Hints:
         stream=flag_of(body, "stream"),
         session=next(_sessions(body), ""),
         cache_salt=_name(body.get("cache_salt")),
+        reuses_cache=not _wants_prompt_logprobs(body),
         priority=priority if type(priority) is int and abs(priority) < 2**31 else None,
         deferrable=body.get("service_tier") in _DEFERRABLE_TIERS,
     )
+
+
+def _wants_prompt_logprobs(body: Body) -> bool:
+    """Whether the whole prompt is to be computed for its log probabilities, by that name or, in vLLM, by an echo."""
+    echoed = flag_of(body, "echo") and ("messages" in body or body.get("logprobs") is not None)
+    return echoed or body.get("prompt_logprobs") is not None
 
 
 def _sessions(body: Body) -> Iterator[str]:

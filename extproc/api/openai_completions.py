@@ -10,6 +10,9 @@ from extproc.api.needs import needs_of
 from extproc.api.prompts import Prompts, prompts_of
 from extproc.core.model import Prompt
 
+# with these the prompt is more, or less, than its text with the usual tokens around it
+_UNCOUNTABLE = ("suffix", "prompt_embeds", "add_special_tokens", "truncate_prompt_tokens")
+
 
 def parse(body: Body) -> Prompt:
     """Prompt of a completions body. Raises BodyError."""
@@ -24,7 +27,7 @@ def parse(body: Body) -> Prompt:
         choices=prompts.count * choices_of(body, "n", "best_of"),
         longest_share=prompts.longest_share,
         needs=needs_of(body),
-        countable=prompts.countable if suffix is None and body.get("prompt_embeds") is None else None,
+        countable=None if any(body.get(name) is not None for name in _UNCOUNTABLE) else prompts.countable,
         **hints_of(body),
     )
 

@@ -54,8 +54,10 @@ class Cached:
         if layout is None or layout not in self._request.chains:
             return None
         hit = self._told.get((layout, instance.key), _NOTHING)
-        gpu_tokens = min(hit.gpu_tokens, self._most_tokens)
-        return Hit(gpu_tokens, min(hit.lower_tokens, self._most_tokens - gpu_tokens))
+        # Of a prompt that is held as a whole the last block is computed: engines reuse whole blocks only.
+        most_tokens = self._most_tokens - self._most_tokens % layout.block_size_tokens
+        gpu_tokens = min(hit.gpu_tokens, most_tokens)
+        return Hit(gpu_tokens, min(hit.lower_tokens, most_tokens - gpu_tokens))
 
     def _tokens(self, blocks: int) -> int:
         return min(int(blocks * self._request.tokens_per_block), self._most_tokens)

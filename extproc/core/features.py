@@ -76,7 +76,7 @@ def with_ids(request: Request, prompt: Prompt, layouts: Iterable[KvLayout]) -> R
 
 
 def _chains(token_ids: Sequence[int], prompt: Prompt, layouts: Iterable[KvLayout]) -> dict[KvLayout, tuple[int, ...]]:
-    if not token_ids:
+    if not token_ids or not prompt.reuses_cache:
         return {}
     return {
         layout: _token_chain(
@@ -97,6 +97,8 @@ def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, .
     The salt holds what engines never share, or what the operator would not want to be shared.
     """
     salt = prefix_salt(prompt.model, tenant, prompt.cache_salt)
+    if not prompt.reuses_cache:
+        return (), 1.0
     if prompt.token_ids:
         blocks = _token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)
         return blocks, float(DEFAULT_BLOCK_SIZE_TOKENS)

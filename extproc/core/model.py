@@ -136,6 +136,7 @@ class Prompt:
     needs: frozenset[Capability] = frozenset()
     session: str = ""  # what the body says of who or what conversation this is
     cache_salt: str = ""
+    reuses_cache: bool = True  # False where the engine must compute all of it anew, whatever it holds
     priority: int | None = None  # as the client claims; lower is more urgent, as vLLM has it
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
     countable: Callable[[], Countable | None] | None = None  # made when asked for; None: can only be estimated

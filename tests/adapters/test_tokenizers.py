@@ -70,7 +70,8 @@ async def test_chat_counts_template_tools_and_parts(counter: Tokenizers, referen
     ]
     tools = [{"type": "function", "function": {"name": "f", "description": "<é>"}}]
     rendered = (
-        '<|im_start|>system\n{"type": "function", "function": {"name": "f", "description": "<é>"}}\n<|im_end|>\n'
+        '<|im_start|>system\n{"type": "function", "function": {"name": "f", "description": "<é>", "parameters": null'
+        "}}\n<|im_end|>\n"
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello\nyou<|im_end|>\n"
         "<|im_start|>assistant\nKöln<|im_end|>\n<|im_start|>assistant\n"
     )

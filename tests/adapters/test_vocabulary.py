@@ -37,7 +37,7 @@ def test_templates_can_use_what_transformers_gives_them() -> None:
     )
     template = ChatTemplate(source, {"bos_token": "<s>"})
     rendered = template.render([{"role": "ü"}, {"role": "b"}], template_arguments={"custom": "!"})
-    assert rendered == '<s>{\n "role": "ü"\n}4!'
+    assert rendered == '<s>{\n "role": "ü",\n "content": ""\n}4!'
 
 
 def test_a_vocabulary_that_marks_the_start_of_every_text_is_never_cut(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from extproc.api import body as limits
 from extproc.api.body import MAX_CONTAINERS, BodyError, decode
 from extproc.api.content import MARK
 from extproc.api.openai_chat import parse as parse_chat
-from extproc.core.model import Capability, Prompt
+from extproc.api.paths import endpoint_for
+from extproc.core.model import Capability, Conversation, Prompt
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -170,6 +171,70 @@ def test_long_session_names_that_differ_at_their_end_stay_apart() -> None:
     first, second = (chat(user="u" * 1000 + end).session for end in "ab")
     assert first != second
     assert len(first) < 100
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reuses"),
+    [
+        ("/v1/completions", {}, True),
+        ("/v1/completions", {"logprobs": 1}, True),
+        ("/v1/completions", {"echo": True}, True),
+        ("/v1/completions", {"echo": True, "logprobs": 0}, False),
+        ("/v1/completions", {"prompt_logprobs": 0}, False),
+        ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 2}, True),
+        ("/v1/chat/completions", {"echo": True}, False),  # which vLLM takes for a wish for the prompt's as well
+        ("/v1/chat/completions", {"prompt_logprobs": 1}, False),
+    ],
+)
+def test_who_wants_log_probabilities_of_the_prompt_has_it_computed_anew(
+    path: str, fields: dict[str, Any], reuses: bool
+) -> None:
+    """Whatever the engine holds of it, so no instance is the better for holding it."""
+    body = {"model": "m", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    del body["messages" if path == "/v1/completions" else "prompt"]
+    endpoint = endpoint_for("POST", path)
+    assert endpoint is not None
+    assert endpoint.parse(orjson.dumps(body | fields), "").reuses_cache == reuses
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted"),
+    [
+        ({}, True),
+        ({"tools": [TOOL]}, True),
+        ({"tools": [TOOL], "tool_choice": "none"}, False),  # engines differ in whether the model sees them
+        ({"tool_choice": "none"}, True),
+        ({"add_special_tokens": False}, True),
+        ({"add_special_tokens": True}, False),
+        ({"truncate_prompt_tokens": 5}, False),
+    ],
+)
+def test_a_chat_is_counted_where_its_prompt_is_sure(fields: dict[str, Any], counted: bool) -> None:
+    """A wrong count is worse than none."""
+    what = chat(**fields).countable
+    assert what is not None
+    assert (what() is not None) == counted
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments"),
+    [
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x", "enable_thinking": False}},
+            {"reasoning_effort": "low", "enable_thinking": False},
+        ),
+        ({}, {}),
+    ],
+)
+def test_the_effort_that_is_asked_for_reaches_the_template(fields: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Under the names and in the order of precedence that vLLM has."""
+    what = chat(**fields).countable
+    assert what is not None
+    conversation = what()
+    assert isinstance(conversation, Conversation)
+    assert conversation.arguments == arguments
 
 
 @pytest.mark.parametrize("tier", ["flex", "batch"])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
-from extproc.core.features import LONG_CONTEXT_TOKENS, request_of
-from extproc.core.model import Caller, Lifecycle, Prompt, Request, RequestClass
+from extproc.core.features import LONG_CONTEXT_TOKENS, request_of, with_ids
+from extproc.core.model import Caller, KvLayout, Lifecycle, Prompt, Request, RequestClass
 from tests.core.builders import instance, router
 
 ALL = Trust(
@@ -72,6 +72,16 @@ def test_tenants_salts_and_models_never_share_a_prefix() -> None:
         features(Caller(tenant="u"), cache_salt="t").prefix,
     ]
     assert len({block for prefix in prefixes for block in prefix}) == sum(map(len, prefixes))
+
+
+def test_a_prompt_that_is_computed_anew_everywhere_has_no_prefix() -> None:
+    assert features(reuses_cache=False).prefix == ()
+    by_ids = features(reuses_cache=False, pieces=(), token_ids=range(100))
+    assert by_ids.prefix == ()
+    layout = KvLayout(16, "m")
+    for reuses, chains in ((True, [layout]), (False, [])):
+        prompt = Prompt(api="completions", model="m", pieces=(), token_ids=range(100), reuses_cache=reuses)
+        assert list(with_ids(by_ids, prompt, [layout]).chains) == chains
 
 
 def test_a_deadline_counts_from_now() -> None:

@@ -98,6 +98,22 @@ def test_what_was_sent_a_moment_ago_counts_until_the_engine_has_had_time_to_tell
     assert {candidate.cached_tokens for candidate in later.candidates} == {0}
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "held_blocks", "cached_tokens"),
+    [(159, 9, 144), (160, 10, 144), (161, 10, 160), (160, 9, 144), (16, 1, 0), (17, 1, 16), (1, 0, 0)],
+)
+def test_of_a_prompt_that_is_held_as_a_whole_the_last_block_is_computed_anew(
+    prompt_tokens: int, held_blocks: int, cached_tokens: int
+) -> None:
+    """As vLLM does for the sake of the last token, whose output it needs; it reuses whole blocks only."""
+    made = router(instance("a"))
+    made.kv.apply("a@1", told(gpu=CHAIN[:held_blocks]))
+    chains = {LAYOUT: CHAIN[: prompt_tokens // 16]}
+    decision = decide(request(prompt_tokens=prompt_tokens, chains=chains), made.snapshot(), 0.0, 0.0)
+    assert decision.chosen is not None
+    assert decision.chosen.cached_tokens == cached_tokens
+
+
 def test_blocks_in_host_memory_are_worth_less_than_those_on_the_gpu_and_more_than_none() -> None:
     made = router(instance("gpu"), instance("cpu"), instance("none"))
     for name, lists in (("gpu", {"gpu": CHAIN}), ("cpu", {"cpu": CHAIN}), ("none", {"gpu": blocks(2, 1)})):
