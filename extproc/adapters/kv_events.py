@@ -32,6 +32,7 @@ _MAX_FRAMES_AT_ONCE = 256
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 5000
 
 OnDelta = Callable[[KvDelta], Awaitable[None]]
+OnSequence = Callable[[KvSequence], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +67,14 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     raise ConfigError(f"{endpoint!r} is no endpoint of KV events for rank {rank}: use tcp://HOST:PORT")
 
 
-async def follow(settings: KvEventsSettings, fold: KvFold, on_delta: OnDelta) -> None:
+async def follow(
+    settings: KvEventsSettings, fold: KvFold, on_delta: OnDelta, on_sequence: OnSequence = lambda sequence: None
+) -> None:
     """Fold one incarnation's events and await `on_delta` for every change, in order, until cancelled.
 
-    While `on_delta` waits, frames queue up; `fold` is empty at the start and belongs to this call. Raises ConfigError
-    if an endpoint cannot be used, and what `on_delta` raises.
+    While `on_delta` waits, frames queue up; `fold` is empty at the start and belongs to this call. `on_sequence` gets
+    each rank's sequence, at the start, for those who count what went wrong with it. Raises ConfigError if an endpoint
+    cannot be used, and what `on_delta` raises.
     """
     order = asyncio.Lock()
 
@@ -80,10 +84,13 @@ async def follow(settings: KvEventsSettings, fold: KvFold, on_delta: OnDelta) ->
                 await on_delta(delta)
 
     context = zmq.asyncio.Context()
+    listeners = [_Listener(context, settings, fold, rank) for rank in range(settings.ranks)]
+    for listener in listeners:
+        on_sequence(listener.sequence)
     try:
         async with asyncio.TaskGroup() as ranks:
-            for rank in range(settings.ranks):
-                ranks.create_task(_Listener(context, settings, fold, rank).run(tell))
+            for listener in listeners:
+                ranks.create_task(listener.run(tell))
     except ExceptionGroup as group:  # ranks fail alike, and the first one ended the others
         raise group.exceptions[0] from None
     finally:
@@ -99,7 +106,7 @@ class _Listener:
         self._settings = settings
         self._endpoint = rank_endpoint(settings.endpoint, rank)
         self._replay_endpoint = rank_endpoint(replay, rank) if replay else None
-        self._sequence = KvSequence(fold, rank, can_replay=replay is not None)
+        self.sequence = KvSequence(fold, rank, can_replay=replay is not None)
         self._topic: bytes | None = None
 
     async def run(self, tell: Callable[[], Awaitable[None]]) -> None:
@@ -125,7 +132,7 @@ class _Listener:
                     await self._receive(socket, monitor)
                     heard_s = clock()
                 elif clock() - heard_s > self._settings.check_s:
-                    await self._catch_up(self._sequence.idle())
+                    await self._catch_up(self.sequence.idle())
                     heard_s = clock()
                 await tell()
         finally:
@@ -146,7 +153,7 @@ class _Listener:
         messages = await _drain(socket, _MAX_FRAMES_AT_ONCE)
         signals = [parse_monitor_message(message) for message in await _drain(monitor, _MAX_FRAMES_AT_ONCE)]
         if any(signal["event"] == _UP for signal in signals):
-            await self._catch_up(self._sequence.connected())
+            await self._catch_up(self.sequence.connected())
         for parts in messages:
             try:
                 seq = read_seq(parts)
@@ -159,13 +166,13 @@ class _Listener:
             try:
                 frame = read_frame(parts)
             except KvEventsError:
-                self._sequence.unreadable(seq)
+                self.sequence.unreadable(seq)
             else:
-                await self._catch_up(self._sequence.live(frame))
+                await self._catch_up(self.sequence.live(frame))
 
     async def _catch_up(self, start: int | None) -> None:
         while start is not None:
-            start = self._sequence.replay_ended(complete=await self._replay(start))
+            start = self.sequence.replay_ended(complete=await self._replay(start))
 
     async def _replay(self, start: int) -> bool:
         """Ask for all frames from `start` on and take them in; False if the answer does not come to its end."""
@@ -181,7 +188,7 @@ class _Listener:
                 if len(parts) >= 2 and parts[-2] == END_OF_REPLAY:
                     break
                 with contextlib.suppress(KvEventsError):  # the sequence sees that one is missing
-                    if not self._sequence.replay(read_frame(parts)):
+                    if not self.sequence.replay(read_frame(parts)):
                         break
                 if not count % _MAX_FRAMES_AT_ONCE:
                     await asyncio.sleep(0)  # what has arrived is received without a pause; others want to live too

@@ -53,6 +53,22 @@ class Delta:
 KvNews = Whole | Delta
 
 
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An entry that was written. `before` is the one that the server had before it, `START` if it had none."""
+
+    entry_id: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the server has of a log: its last entry, `START` if there is none, and whether there is a snapshot."""
+
+    last: str
+    has_snapshot: bool
+
+
 class KvLog:
     """Writes and reads the logs of one fleet. `base` is `Registry.base`; `instance_key` is `Instance.key`.
 
@@ -69,29 +85,27 @@ class KvLog:
         self._ttl_ms = round(ttl_s * 1000)
         self._append, self._hold = Script("kv_append.lua"), Script("kv_hold.lua")
 
-    async def hold(self, instance_key: str) -> None:
+    async def hold(self, instance_key: str) -> Kept:
         """Say that this incarnation lives: its log stays, and that of the incarnation before it is deleted.
 
-        To be called when it begins, and more often than `ttl_s` from then on.
+        Returns what there is of it. To be called when it begins, and more often than `ttl_s` from then on.
         """
         instance_id = instance_key.rpartition("@")[0]
         keys = [self._living + instance_id, self._stream + instance_key, self._snapshot + instance_key]
-        await self._link.run(self._hold, keys, [instance_key, self._stream, self._snapshot, self._ttl_ms])
+        arguments = (instance_key, self._stream, self._snapshot, self._ttl_ms)
+        last, has_snapshot = await self._link.run(self._hold, keys, arguments)
+        return Kept(last.decode(), bool(has_snapshot))
 
-    async def append(self, instance_key: str, payload: bytes) -> str:
-        """Append a delta and return its entry id."""
+    async def append(self, instance_key: str, payload: bytes) -> Appended:
+        """Append a delta. A writer that did not write the entry before it ought to tell everything anew."""
         arguments = (payload, self.max_entries, self._ttl_ms)
-        entry_id: bytes = await self._link.run(self._append, [self._stream + instance_key], arguments)
-        return entry_id.decode()
+        entry_id, before = await self._link.run(self._append, [self._stream + instance_key], arguments)
+        return Appended(entry_id.decode(), before.decode())
 
     async def write_snapshot(self, instance_key: str, payload: bytes, up_to: str) -> None:
         """Write the whole as it is after the entry `up_to` (`START` if there is none yet)."""
         value = up_to.encode() + b"\n" + payload
         await self._link.command("SET", self._snapshot + instance_key, value, "PX", self._ttl_ms)
-
-    async def drop(self, instance_key: str) -> None:
-        """Delete an instance's log: what it held is gone."""
-        await self._link.command("DEL", self._stream + instance_key, self._snapshot + instance_key)
 
     async def watch(
         self,

@@ -122,11 +122,6 @@ class Link:
             return True
         return bool(role[0] == b"master")
 
-    async def append(self, stream: str, payload: bytes, maxlen: int) -> str:
-        """Append to a stream, which is kept at about `maxlen` entries; returns the entry's id."""
-        entry_id: bytes = await self.command("XADD", stream, "MAXLEN", "~", maxlen, "*", "d", payload)
-        return entry_id.decode()
-
     async def read_streams(
         self, after: Mapping[str, str], *, count: int = 1000, block_s: float | None = None
     ) -> dict[str, list[StreamEntry]]:

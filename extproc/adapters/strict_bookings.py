@@ -60,7 +60,7 @@ class StrictBookings:
     async def take(self, wish: TakePlace) -> int | None:
         """Take the first of the places whose limit holds over all routers, and return its number; None if none does.
 
-        Never raises: without Redis it is the first place, whatever its limit.
+        Never raises but when it is cancelled: without Redis it is the first place, whatever its limit.
         """
         places = wish.places
         keys = [place.key for place in places]
@@ -74,9 +74,11 @@ class StrictBookings:
             taken = number - 1 if number else None
         except (RegistryError, TimeoutError):
             self.unsettled += 1
-            self._note(*keys)
-            self._doubtful.update(dict.fromkeys(keys, _DOUBTFUL_BEATS))
+            self._doubt(keys)
             taken = 0
+        except BaseException:  # its client went away meanwhile: a place may have been taken that nobody will give back
+            self._doubt(keys)
+            raise
         finally:
             for key in keys:
                 _less(self._asked, key)
@@ -127,6 +129,10 @@ class StrictBookings:
             self._changed |= keys
             raise
         self._note(*(key for key in keys if self._asked[key]))
+
+    def _doubt(self, keys: list[str]) -> None:
+        self._note(*keys)
+        self._doubtful.update(dict.fromkeys(keys, _DOUBTFUL_BEATS))
 
     def _name(self, key: str) -> str:
         return f"{self._base}:open:{key}"

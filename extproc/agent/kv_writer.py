@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from extproc.adapters.kv_events import KvEventsSettings, follow
 from extproc.adapters.kv_log import START
+from extproc.agent.kv_losses import KvLosses
 from extproc.core import kv_delta
 from extproc.core.kv_fold import KvFold
 from extproc.core.model import Lifecycle
@@ -20,19 +21,33 @@ if TYPE_CHECKING:
     from extproc.core.kv_delta import KvDelta
     from extproc.core.model import Instance
 
-_HOLD_EVERY_S = 15.0  # well within the log's time to live
+DEFAULT_HOLD_EVERY_S = 15.0  # well within the log's time to live
+DEFAULT_TELL_LOSSES_EVERY_S = 60.0
 _RETRY_S = 1.0
 
 log = logging.getLogger("extproc.agent")
 
 
 class KvWriter:
-    """Writes for the incarnation that was published last; `keep` says which that is."""
+    """Writes for the incarnation that was published last; `keep` says which that is.
 
-    def __init__(self, settings: KvEventsSettings, kv_log: KvLog) -> None:
+    `hold_every_s`: how often what Redis has of the log is looked at; `tell_losses_every_s`: how often, at most, our
+    own log tells what could not be taken in.
+    """
+
+    def __init__(
+        self,
+        settings: KvEventsSettings,
+        kv_log: KvLog,
+        *,
+        hold_every_s: float = DEFAULT_HOLD_EVERY_S,
+        tell_losses_every_s: float = DEFAULT_TELL_LOSSES_EVERY_S,
+    ) -> None:
         self._settings = settings
         self._log = kv_log
-        self._subject = ("", "")  # instance key, and the name that its base model is known by
+        self._hold_every_s = hold_every_s
+        self._tell_losses_every_s = tell_losses_every_s
+        self._subject: _Subject | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def keep(self, instance: Instance) -> None:
@@ -41,30 +56,50 @@ class KvWriter:
             if instance.lifecycle in (Lifecycle.STOPPED, Lifecycle.LOADING):
                 await self.stop()
             return  # an engine that is late for a moment goes on telling
-        subject = (instance.key, instance.models[0])
+        subject = _Subject(instance.key, instance.models[0], instance.data_parallel)
         if subject != self._subject:
             await self.stop()
             self._subject = subject
-            settings = replace(self._settings, ranks=instance.data_parallel)
-            self._task = asyncio.create_task(_Follower(settings, self._log, *subject).run())
+            settings = replace(self._settings, ranks=subject.ranks)
+            follower = _Follower(settings, self._log, subject, self._hold_every_s, self._tell_losses_every_s)
+            self._task = asyncio.create_task(follower.run())
 
     async def stop(self) -> None:
         """Follow nobody. The log stays until its time to live is over, or a new incarnation takes its place."""
-        task, self._task, self._subject = self._task, None, ("", "")
+        task, self._task, self._subject = self._task, None, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
 
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """Whom to follow: anything else than this is followed anew."""
+
+    key: str  # of the instance
+    model: str  # the name that its base model is known by
+    ranks: int  # data-parallel; what an engine tells of them may come later than the rest
+
+
 class _Follower:
     """One incarnation: events become deltas, deltas become entries, and now and then all of it a snapshot."""
 
-    def __init__(self, settings: KvEventsSettings, kv_log: KvLog, key: str, model: str) -> None:
+    def __init__(
+        self,
+        settings: KvEventsSettings,
+        kv_log: KvLog,
+        subject: _Subject,
+        hold_every_s: float,
+        tell_losses_every_s: float,
+    ) -> None:
         self._settings = settings
         self._log = kv_log
-        self._key = key
-        self._fold = KvFold(model)
+        self._key = subject.key
+        self._hold_every_s = hold_every_s
+        self._tell_losses_every_s = tell_losses_every_s
+        self._fold = KvFold(subject.model)
+        self._writing = asyncio.Lock()  # what the server has is compared with what was written: both must stand still
         self._written = START  # the last entry
         self._entries = 0  # since the last snapshot
         self._trouble = False
@@ -73,9 +108,11 @@ class _Follower:
         """Follow until cancelled; what goes wrong is logged and tried again."""
         while True:
             try:
+                losses = KvLosses(self._fold)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._hold())
-                    group.create_task(follow(self._settings, self._fold, self._write))
+                    group.create_task(self._tell(losses))
+                    group.create_task(follow(self._settings, self._fold, self._write, losses.watch))
             except Exception:
                 log.exception("%s: following its KV events failed; starting anew", self._key)
             self._fold = KvFold(self._fold.model)
@@ -85,19 +122,32 @@ class _Follower:
         """Say that this incarnation lives, and keep its snapshot as long as its log."""
         while True:
             try:
-                await self._log.hold(self._key)
-                if self._entries:
-                    await self._snapshot()
+                async with self._writing:
+                    await self._hold_once()
             except RegistryError as error:
                 self._complain(str(error))
-            await asyncio.sleep(_HOLD_EVERY_S)
+            await asyncio.sleep(self._hold_every_s)
+
+    async def _hold_once(self) -> None:
+        """Also write again what the server has lost, though an engine that rests has nothing to tell."""
+        kept = await self._log.hold(self._key)
+        lost = kept.last != self._written
+        if lost:
+            self._written = kept.last
+            self._fold.resync()  # the entry that follows sets right whoever read what is not there any more
+        if self._entries or (self._fold.held_blocks and (lost or not kept.has_snapshot)):
+            await self._snapshot()
+
+    async def _tell(self, losses: KvLosses) -> None:
+        while True:
+            await asyncio.sleep(self._tell_losses_every_s)
+            for line in losses.lines():
+                log.warning("%s: KV events: %s", self._key, line)
 
     async def _write(self, delta: KvDelta) -> None:
         try:
-            self._written = await self._log.append(self._key, kv_delta.encode(delta))
-            self._entries += 1
-            if self._entries >= self._log.max_entries // 4:
-                await self._snapshot()
+            async with self._writing:
+                await self._append(delta)
         except RegistryError as error:
             self._complain(str(error))
             await asyncio.sleep(_RETRY_S)
@@ -106,6 +156,16 @@ class _Follower:
         if self._trouble:
             log.info("%s: its KV events are written again", self._key)
         self._trouble = False
+
+    async def _append(self, delta: KvDelta) -> None:
+        entry = await self._log.append(self._key, kv_delta.encode(delta))
+        if entry.before != self._written and not delta.cleared:
+            log.info("%s: Redis has lost entries of its KV log; telling everything anew", self._key)
+            self._fold.resync()  # after a failover, say, to a replica that lagged
+        self._written = entry.entry_id
+        self._entries += 1
+        if self._entries >= self._log.max_entries // 4:
+            await self._snapshot()
 
     async def _snapshot(self) -> None:
         await self._log.write_snapshot(self._key, kv_delta.encode(self._fold.whole()), self._written)

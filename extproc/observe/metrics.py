@@ -53,6 +53,7 @@ class Gauges:
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
     replicas: Replicas = field(default_factory=Replicas)
     rungs: Rungs = field(default_factory=Rungs)
+    strict_unsettled: int | None = None  # requests that Redis did not settle in time; None without strict mode
 
 
 class Metrics:
@@ -151,6 +152,9 @@ class _LiveGauges(Collector):
         yield silence
         yield from _of_replicas(gauges.replicas)
         yield from _of_rungs(gauges.rungs)
+        if gauges.strict_unsettled is not None:
+            text = "Requests that Redis did not settle within the budget."
+            yield CounterMetricFamily("extproc_strict_unsettled", text, gauges.strict_unsettled)
 
 
 def _of_rungs(rungs: Rungs) -> Iterator[Metric]:

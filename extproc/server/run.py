@@ -8,10 +8,9 @@ import random
 import secrets
 import signal
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.kv_log import KvLog
@@ -24,7 +23,6 @@ from extproc.core.degradation import degradation
 from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
-from extproc.errors import RegistryError
 from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
@@ -33,6 +31,9 @@ from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
 _HEALTH_LAG_S = 1.5
@@ -52,10 +53,10 @@ async def serve(settings: ServeSettings) -> None:
     name = secrets.token_hex(6)
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
     ladder = LadderWatch(router)
-    observer = Observer(Metrics(lambda: _gauges(router, tokenizers, bookings, ladder)))
-    admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
+    observer = Observer(Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder)))
+    admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
     shell = Shell(
         router,
         observer,
@@ -72,33 +73,27 @@ async def serve(settings: ServeSettings) -> None:
         feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
-            asyncio.create_task(registry.watch(router.fleet, router.take, synced=fleet_known)),
-            asyncio.create_task(feed.run(kv_known)),
-            asyncio.create_task(bookings.run()),
+            begin("registry", registry.watch(router.fleet, router.take, synced=fleet_known)),
+            begin("KV feed", feed.run(kv_known)),
+            begin("bookings", bookings.run()),
         ]
         if strict is not None:
-            tasks.append(asyncio.create_task(strict.run()))
+            tasks.append(begin("strict bookings", strict.run()))
         try:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)
-            await _first_state(kv_known, stop)
-            if kv_known.is_set():
-                await keeper.restore()
-            tasks.append(asyncio.create_task(keeper.run()))
+            await first_state(fleet_known, kv_known, keeper, stop)
+            tasks.append(begin("prefix keeper", keeper.run()))
             await service.start()
-            tasks.append(asyncio.create_task(ladder.run()))
+            tasks.append(begin("ladder", ladder.run()))
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
             await stop.wait()
             await _drain(service, settings.drain_s)
         finally:
             await service.stop(0.0)
             await admin.stop()
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            with suppress(RegistryError):
-                await keeper.write()
+            await end(tasks)
+            await keeper.try_to_write()
             await bookings.farewell()
             tokenizers.close()
 
@@ -108,17 +103,48 @@ async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | 
     return await tokenizers.count(wish.model, wish.what, wish.want_ids)
 
 
-async def _first_state(known: asyncio.Event, stop: asyncio.Event) -> None:
-    """Take no traffic before the fleet is known, and what its engines tell that they hold.
+def begin(name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Run something beside the service. It ought never to end: if it dies, the log says so at once."""
 
-    But an unreachable Redis must not keep the service down.
+    def ended(task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("%s died; serving on without it", name, exc_info=error)
+
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(ended)
+    return task
+
+
+async def end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel all and wait until they have ended, however each of them does."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def first_state(
+    fleet_known: asyncio.Event, kv_known: asyncio.Event, keeper: PrefixKeeper, stop: asyncio.Event
+) -> None:
+    """Take no traffic before the fleet is known, what its engines tell that they hold, and what was learned of them.
+
+    But neither an unreachable nor a slow Redis must keep the service down, or keep it from being stopped.
     """
-    waits = [asyncio.create_task(event.wait()) for event in (known, stop)]
+
+    async def all_known() -> None:
+        await fleet_known.wait()
+        await keeper.restore()
+        await kv_known.wait()
+
+    waits = [begin("first state", all_known()), begin("stop", stop.wait())]
     await asyncio.wait(waits, timeout=_FIRST_STATE_S, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    if not known.is_set():
+    await end(waits)
+    if stop.is_set():
+        return
+    if not fleet_known.is_set():
         log.warning("Redis did not answer; serving without a fleet until it does: Envoy balances by itself")
+    elif not kv_known.is_set():
+        log.warning("Redis is slow: what engines hold is not yet known; serving without")
 
 
 async def _drain(service: Service, drain_s: float) -> None:
@@ -128,7 +154,10 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
-def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings, ladder: LadderWatch) -> Gauges:
+def gauges(
+    router: Router, tokenizers: Tokenizers, bookings: Bookings, strict: StrictBookings | None, ladder: LadderWatch
+) -> Gauges:
+    """What a scrape reads at this moment; `strict` is None without strict mode."""
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
     members = fleet.members()
@@ -152,6 +181,7 @@ def _gauges(router: Router, tokenizers: Tokenizers, bookings: Bookings, ladder: 
             peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
         ),
         rungs=ladder.rungs(time.monotonic()),
+        strict_unsettled=strict.unsettled if strict is not None else None,
     )
 
 

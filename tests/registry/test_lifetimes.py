@@ -35,7 +35,7 @@ async def test_every_key_has_a_time_to_live(server: RedisServer) -> None:
         await registry.order("a", Lifecycle.DRAINING)
         kv_log = KvLog(registry.link, registry.base)
         await kv_log.hold("a@1")
-        await kv_log.write_snapshot("a@1", b"x", await kv_log.append("a@1", b"x"))
+        await kv_log.write_snapshot("a@1", b"x", (await kv_log.append("a@1", b"x")).entry_id)
         for name in ("b", "c"):
             ask(server, "SET", f"extproc:{{by-hand}}:instance:{name}", "{}", "PX", 10_000)
         await by_hand.remove("b")

@@ -17,6 +17,7 @@ from extproc.adapters.redis_settings import parse
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.stream.messages import Place, TakePlace
 from tests.redis_server import KINDS, RedisServer, binary
+from tests.registry.deployments import Wire
 
 LONG_S = 30.0  # never reached by a machine that works
 BASE = "extproc:{default}"
@@ -31,9 +32,11 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 
 
 @asynccontextmanager
-async def router(url: str, name: str, *, budget_s: float = LONG_S) -> AsyncIterator[StrictBookings]:
+async def router(
+    url: str, name: str, *, budget_s: float = LONG_S, heartbeat_s: float = 0.2
+) -> AsyncIterator[StrictBookings]:
     async with Link(replace(parse(url), timeout_s=0.5)) as link:
-        made = StrictBookings(link, BASE, name, budget_s=budget_s, heartbeat_s=0.2, lease_s=0.6)
+        made = StrictBookings(link, BASE, name, budget_s=budget_s, heartbeat_s=heartbeat_s, lease_s=3 * heartbeat_s)
         task = asyncio.create_task(made.run())
         try:
             yield made
@@ -139,3 +142,37 @@ async def test_calls_that_are_cut_off_leave_no_count_behind(server: RedisServer)
 
         await asyncio.sleep(0.3)  # in which whatever was under way has arrived
         await until(nothing)
+
+
+async def test_a_request_that_is_aborted_while_its_place_is_being_taken_leaves_no_count_behind(
+    server: RedisServer,
+) -> None:
+    """Redis has taken the place, the answer is on its way, and nobody will be there to give the place back.
+
+    Nor does it wait for a heartbeat, or for the end of the lease, until the place is free again.
+    """
+    place = Place("a@1", 1)
+    async with (
+        Wire(server.port) as wire,
+        router(wire.url, "r1", heartbeat_s=1000.0) as made,
+        router(server.url, "r2") as other,
+    ):
+        await asyncio.sleep(0.3)  # its first statement is out
+        wire.delay_s = 0.15
+        asked = asyncio.create_task(reserve(made, "0", [place]))
+
+        async def taken() -> bool:
+            return await counts(server.url, "a@1") == {"r1": 1}
+
+        await until(taken)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        made.release("0")
+
+        async def other_has_it() -> bool:
+            return await reserve(other, "1", [place]) is not None
+
+        await until(other_has_it)
+        assert await counts(server.url, "a@1") == {"r2": 1}
+        assert made.unsettled == 0

@@ -69,7 +69,6 @@ async def test_every_user_can_do_its_work(server: RedisServer) -> None:
             await kv_log.write_snapshot(key, b"whole", START)
             await kv_log.append(key, b"delta")
             await until(lambda: getattr(news[-1:] and news[-1], "payload", b"") == b"delta")
-            await kv_log.drop(key)
             assert await operator.order("a", Lifecycle.DRAINING)
             await until(lambda: fleet.get("a").instance.lifecycle is Lifecycle.DRAINING)  # type: ignore[union-attr]
             assert await operator.order("a", None)

@@ -1,0 +1,119 @@
+"""The start and the end of the service: neither a slow Redis nor a part that died holds them up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from extproc.adapters.bookings import Bookings
+from extproc.adapters.prefix_memory import PrefixMemory
+from extproc.adapters.redis_link import Link
+from extproc.adapters.registry import Registry
+from extproc.adapters.strict_bookings import StrictBookings
+from extproc.adapters.tokenizers import Tokenizers
+from extproc.core.router import Router
+from extproc.observe.metrics import Metrics
+from extproc.server import run
+from extproc.server.ladder import LadderWatch
+from extproc.server.prefix_keeper import PrefixKeeper
+from extproc.server.run import begin, end, first_state, gauges
+from extproc.stream.messages import Place, TakePlace
+from tests.core.builders import blocks, instance, router
+from tests.redis_server import RedisServer
+from tests.registry.deployments import Wire
+
+HEAD = blocks(1, 50)
+
+
+class Start:
+    """A router before its first request, beside a Redis that remembers what its instance holds."""
+
+    def __init__(self, wire: Wire, made: Router, keeper: PrefixKeeper) -> None:
+        self.wire, self.made, self.keeper = wire, made, keeper
+        self.fleet_known, self.kv_known, self.stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def first_state(self) -> None:
+        await first_state(self.fleet_known, self.kv_known, self.keeper, self.stop)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    with RedisServer("valkey", tmp_path) as server:
+        async with Wire(server.port) as wire, Registry(wire.url) as registry:
+            memory = PrefixMemory(registry.link, registry.base)
+            before, made = router(instance("a")), router(instance("a"))
+            before.prefixes.insert("a@1", HEAD, 1000)
+            await PrefixKeeper(before, memory).write()
+            yield Start(wire, made, PrefixKeeper(made, memory))
+
+
+async def test_what_was_learned_is_read_though_what_engines_hold_is_not_yet_known(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "_FIRST_STATE_S", 1.0)
+    start.fleet_known.set()
+    await start.first_state()
+    assert start.made.prefixes.matches(HEAD) == {"a@1": 50}
+    assert "Redis is slow" in caplog.text
+
+
+async def test_nothing_is_read_while_the_fleet_is_not_known(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "_FIRST_STATE_S", 0.5)
+    await start.first_state()
+    assert start.made.prefixes.matches(HEAD) == {}
+    assert "serving without a fleet" in caplog.text
+
+
+async def test_it_is_over_when_all_is_known(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_FIRST_STATE_S", 1000.0)
+    start.fleet_known.set()
+    start.kv_known.set()
+    async with asyncio.timeout(60):
+        await start.first_state()
+    assert start.made.prefixes.matches(HEAD) == {"a@1": 50}
+
+
+async def test_a_stop_is_heard_while_a_slow_redis_is_being_read(start: Start) -> None:
+    start.wire.delay_s = 0.4
+    start.fleet_known.set()
+    waiting = asyncio.create_task(start.first_state())
+    await asyncio.sleep(0.1)
+    start.stop.set()
+    await waiting
+    assert start.made.prefixes.matches(HEAD) == {}
+
+
+async def test_a_part_that_died_is_told_and_the_others_are_ended_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def dies() -> None:
+        raise ZeroDivisionError
+
+    tasks = [begin("first", dies()), begin("second", asyncio.Event().wait())]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "first died; serving on without it"
+    ]
+    await end(tasks)
+    assert [task.cancelled() for task in tasks] == [False, True]
+
+
+async def test_metrics_tell_what_strict_mode_could_not_settle_and_only_in_strict_mode() -> None:
+    made, tokenizers = router(instance("a")), Tokenizers.load({}, budget_s=1.0)
+    async with Link("redis://127.0.0.1:1") as link:  # nobody is there
+        bookings = Bookings(link, "extproc:{default}", "r1", made.ledger)
+        strict = StrictBookings(link, "extproc:{default}", "r1")
+        assert await strict.take(TakePlace("0", (Place("a@1", 1),))) == 0
+        for known, told in ((strict, b"extproc_strict_unsettled_total 1.0"), (None, b"")):
+            page = Metrics(partial(gauges, made, tokenizers, bookings, known, LadderWatch(made))).page()
+            lines = [line for line in page.splitlines() if line.startswith(b"extproc_strict_unsettled_total")]
+            assert lines == ([told] if told else [])
+    tokenizers.close()
