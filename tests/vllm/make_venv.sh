@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment of the opt-in vLLM suite: a vLLM built for CPUs, about 3.4 GB, in one to four minutes.
-# Usage: make_venv.sh DIRECTORY [PYTHON]. Give it a directory outside the tree.
+# Usage: make_venv.sh DIRECTORY [PYTHON]. Give it a directory outside the tree, and pip an index that has torch built
+# for CPUs (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); else torch comes with gigabytes of CUDA that nothing here uses.
 set -eu
 
 directory=${1:?usage: make_venv.sh DIRECTORY [PYTHON]}

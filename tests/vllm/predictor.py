@@ -14,7 +14,7 @@ from extproc.adapters.tokenizers import Tokenizers
 from extproc.core.fleet import Published
 from extproc.core.kv_delta import KvDelta, decode, encode
 from extproc.core.kv_fold import KvFold
-from extproc.core.model import CacheSource, Instance, KvLayout
+from extproc.core.model import Instance, KvLayout
 from extproc.core.prefix_chain import prefix_salt, token_chain
 from extproc.core.router import Router
 from extproc.stream.exchange import Exchange, Rules
@@ -87,8 +87,7 @@ class Predictor:
             for candidate in (decision.chosen, *decision.alternatives)
             if candidate.instance.key == self._engine.key
         ]
-        assert ours.cached_source is CacheSource.TOLD or not ours.cached_tokens
-        return Usage(request.prompt_tokens, ours.cached_tokens)
+        return Usage(request.prompt_tokens, ours.claims.told_tokens or 0)
 
     async def _take(self, delta: KvDelta) -> None:
         self.router.kv.apply(self._engine.key, decode(encode(delta)))
