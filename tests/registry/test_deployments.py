@@ -98,6 +98,7 @@ async def test_a_watching_fleet_follows_sentinels_to_the_new_primary(kind: str, 
             await progress(fleet)
 
 
+@pytest.mark.chaos
 async def test_a_primary_that_lost_its_office_while_it_was_frozen_is_left(kind: str, tmp_path: Path) -> None:
     """SIGSTOP, failover, SIGCONT: for a moment two servers call themselves primary."""
     fleet = Fleet(recovery_s=60.0)
@@ -126,6 +127,7 @@ async def test_a_sentinel_that_is_gone_or_knows_nothing_is_passed_over(kind: str
                 await registry.state()
 
 
+@pytest.mark.chaos
 async def test_the_primary_goes_on_being_used_while_all_sentinels_are_gone(kind: str, tmp_path: Path) -> None:
     fleet = Fleet()
     with watched_by_sentinels(kind, tmp_path, sentinels=1) as group:
@@ -230,6 +232,7 @@ async def test_tls_with_a_private_authority_and_a_certificate_of_our_own(kind: s
         server.stop()
 
 
+@pytest.mark.chaos
 async def test_a_wire_of_two_seconds_marks_the_fleet_silent_and_heals(kind: str, tmp_path: Path) -> None:
     fleet = Fleet(recovery_s=60.0)
     with RedisServer(kind, tmp_path) as server:
@@ -247,6 +250,7 @@ async def test_a_wire_of_two_seconds_marks_the_fleet_silent_and_heals(kind: str,
             assert fleet.contact_at_s > heard_at_s
 
 
+@pytest.mark.chaos
 async def test_a_server_that_loads_its_data_is_told_so_and_waited_for(kind: str, tmp_path: Path) -> None:
     fleet = Fleet(recovery_s=60.0)
     slow = ("--dbfilename", "dump.rdb", "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
@@ -263,6 +267,7 @@ async def test_a_server_that_loads_its_data_is_told_so_and_waited_for(kind: str,
             await progress(fleet)
 
 
+@pytest.mark.chaos
 async def test_a_server_that_becomes_a_replica_of_nobody_is_no_longer_taken_at_its_word(
     kind: str, tmp_path: Path
 ) -> None:
@@ -281,6 +286,7 @@ async def test_a_server_that_becomes_a_replica_of_nobody_is_no_longer_taken_at_i
             assert [member.instance.id for member in fleet.members()] == ["a"]
 
 
+@pytest.mark.chaos
 async def test_a_server_that_takes_writes_is_believed_when_all_agents_fall_silent(kind: str, tmp_path: Path) -> None:
     """Then it is they who are gone, and their records run out."""
     fleet = Fleet()
