@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.redis_server import KINDS, binary
 
 # Nothing here passes or fails by wall time.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of server that speaks Redis' protocol, as far as it is installed."""
+    if binary(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return str(request.param)

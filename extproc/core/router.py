@@ -86,8 +86,8 @@ class Router:
     def served_by(self, request: Request, address: str, now: float) -> None:
         """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
         member = self.fleet.by_address(address)
-        if member is not None and self.ledger.move(request.id, member.instance.key):
-            self._expect_prefix(request, member.instance, now)
+        if member is not None:
+            self.rebook(request, member.instance, now)
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
@@ -142,10 +142,10 @@ class Router:
     def _is_current(self, key: str | None) -> bool:
         return any(member.instance.key == key for member in self.fleet.members())
 
-    def rebook(self, request: Request, chosen: Candidate, now: float) -> None:
-        """A request that was booked goes to another instance."""
-        if self.ledger.move(request.id, chosen.instance.key):
-            self._expect_prefix(request, chosen.instance, now)
+    def rebook(self, request: Request, instance: Instance, now: float) -> None:
+        """Count a request where it goes; nothing changes if that is where it was booked."""
+        if self.ledger.move(request.id, instance.key):
+            self._expect_prefix(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float) -> None:
         """Count a request at an instance from now on, and expect its prefix there."""

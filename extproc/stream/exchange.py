@@ -160,7 +160,7 @@ class Exchange:
             return self._choose(self.request, now, draw)
         self.decision = self.decision.with_chosen(place)
         assert self.decision.chosen is not None
-        self._router.rebook(self.request, self.decision.chosen, now)
+        self._router.rebook(self.request, self.decision.chosen.instance, now)
         return self._go(self.request, self.decision)
 
     def _route(self, body: bytes, now: float, draw: float) -> Reply | Errand:

@@ -23,7 +23,7 @@ from tests.chaos.faults import FAULTS, Deployment
 from tests.chaos.load import Load
 from tests.chaos.pages import Pages
 from tests.e2e.eventually import eventually
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.chaos
 
@@ -32,13 +32,6 @@ LONGER_THAN_RECORDS_LIVE_S = 12.0
 # On a starved machine Envoy has to go on without an answer, after 250 ms. A router that decides no more while the fault
 # lasts would be far below this; one that passes requests on by itself is told by its own count, which must be 0.
 DECIDED_SHARE = 0.8
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    if binary(str(request.param)) is None:
-        pytest.skip(f"{request.param} is not installed")
-    return str(request.param)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.demo.processes import Processes
 from extproc.demo.stack import MODEL, Backend, EngineSpec, Stack, running_stack, start_engines
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 
 TWO_KINDS = (EngineSpec("fast", "h100_sxm"), EngineSpec("slow", "l40s"))
 EQUALS = (EngineSpec("a", "h100_sxm"), EngineSpec("b", "h100_sxm"))
@@ -80,11 +80,3 @@ def start_fleet(tmp_path: Path) -> StartFleet:
                     yield Fleet(stack, server, processes, registry, http, openai)
 
     return start
-
-
-@pytest.fixture(params=KINDS)
-def redis_kind(request: pytest.FixtureRequest) -> str:
-    kind = str(request.param)
-    if binary(kind) is None:
-        pytest.skip(f"{kind} is not installed")
-    return kind

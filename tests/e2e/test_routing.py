@@ -19,8 +19,8 @@ from tests.e2e.eventually import eventually
 LONG = "a prefix that is worth keeping " * 300  # about 2,300 tokens
 
 
-async def test_an_unchanged_openai_client_is_routed_by_live_state(start_fleet: StartFleet, redis_kind: str) -> None:
-    async with start_fleet(TWO_KINDS, redis_kind) as fleet:
+async def test_an_unchanged_openai_client_is_routed_by_live_state(start_fleet: StartFleet, kind: str) -> None:
+    async with start_fleet(TWO_KINDS, kind) as fleet:
         answer = await fleet.ask("hello", max_tokens=5)
         assert answer.usage.completion_tokens == 5
         stream = await fleet.ask("hello", max_tokens=5, stream=True, stream_options={"include_usage": True})

@@ -7,10 +7,9 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis.asyncio as aioredis
@@ -20,18 +19,10 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import parse
 from extproc.bench.visibility import visibility
 from extproc.core.ledger import Ledger, Reservation
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 
 LONG_S = 30.0  # never reached by a machine that works
 HEARTBEAT_S, LEASE_S = 0.2, 0.6
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with RedisServer(request.param, tmp_path) as started:
-        yield started
 
 
 async def until(condition: Callable[[], bool]) -> None:

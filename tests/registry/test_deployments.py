@@ -15,7 +15,7 @@ from extproc.core.fleet import Fleet
 from extproc.core.model import Lifecycle, Load
 from extproc.errors import RegistryError
 from tests.core.builders import instance
-from tests.redis_server import KINDS, RedisServer, binary, free_port
+from tests.redis_server import RedisServer, free_port
 from tests.registry.deployments import (
     LONG_S,
     Wire,
@@ -26,13 +26,6 @@ from tests.registry.deployments import (
     until,
     watched_by_sentinels,
 )
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    return str(request.param)
 
 
 @asynccontextmanager

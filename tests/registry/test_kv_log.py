@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -11,19 +11,11 @@ import pytest
 
 from extproc.adapters.kv_log import START, Delta, Kept, KvLog, KvNews, Whole
 from extproc.adapters.redis_link import Link
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 from tests.registry.deployments import LONG_S, ask, cluster_of_three, until
 
 BASE = "extproc:{default}"
 KEY = "gpu-0@1"
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with RedisServer(request.param, tmp_path) as started:
-        yield started
 
 
 @pytest.fixture
@@ -240,10 +232,7 @@ async def test_every_key_goes_by_itself_unless_it_is_held(server: RedisServer) -
         assert len(ask(server, "KEYS", "*a@1*")) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_the_log_works_on_a_cluster(kind: str, tmp_path: Path) -> None:
-    if binary(kind) is None:
-        pytest.skip(f"{kind} is not installed")
     with cluster_of_three(kind, tmp_path) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[1].port}"
         async with Link(url) as link, reading(url, Router()) as router:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.registry import Registry
 from extproc.core.model import Lifecycle
 from tests.core.builders import instance
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 from tests.registry.deployments import ask
 
 IDS, ORDERS = "extproc:{default}:ids", "extproc:{default}:orders"
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with RedisServer(request.param, tmp_path) as started:
-        yield started
 
 
 async def test_every_key_has_a_time_to_live(server: RedisServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -17,18 +17,10 @@ from extproc.core.fleet import Change, Fleet
 from extproc.core.model import Lifecycle, Load
 from extproc.errors import ConfigError, RegistryError
 from tests.core.builders import instance
-from tests.redis_server import KINDS, RedisServer, binary, free_port
+from tests.redis_server import RedisServer, free_port
 
 README = Path(__file__).parents[2] / "redis" / "README.md"
 LONG_S = 30.0  # never reached by a machine that works
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with RedisServer(request.param, tmp_path) as started:
-        yield started
 
 
 @pytest.fixture
@@ -295,10 +287,7 @@ async def test_a_replica_that_refuses_writes_is_told_in_one_line(server: RedisSe
     await registry.publish(instance("a"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_all_keys_of_a_fleet_lie_in_one_slot_of_a_cluster(kind: str, tmp_path: Path) -> None:
-    if binary(kind) is None:
-        pytest.skip(f"{kind} is not installed")
     fleet = Fleet()
     with RedisServer(kind, tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
         async with Registry(node.url) as registry, aioredis.Redis.from_url(node.url) as raw:

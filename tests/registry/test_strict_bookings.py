@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis.asyncio as aioredis
@@ -16,19 +15,11 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import parse
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.stream.messages import Place, TakePlace
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 from tests.registry.deployments import Wire
 
 LONG_S = 30.0  # never reached by a machine that works
 BASE = "extproc:{default}"
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with RedisServer(request.param, tmp_path) as started:
-        yield started
 
 
 @asynccontextmanager

@@ -18,18 +18,16 @@ from extproc.core.fleet import Fleet
 from extproc.core.model import Lifecycle
 from extproc.errors import RegistryError
 from tests.core.builders import instance
-from tests.redis_server import KINDS, RedisServer, binary
+from tests.redis_server import RedisServer
 from tests.registry.deployments import LONG_S, cluster_of_three, until
 
 ACL = Path(__file__).parents[2] / "redis" / "users.acl"
 USERS = ("agent", "router", "operator")
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with GuardedServer(request.param, tmp_path, "--aclfile", str(ACL)) as started:
+@pytest.fixture
+def server(kind: str, tmp_path: Path) -> Iterator[RedisServer]:
+    with GuardedServer(kind, tmp_path, "--aclfile", str(ACL)) as started:
         yield started
 
 
@@ -154,11 +152,8 @@ async def test_a_login_that_is_missing_or_wrong_is_told(server: RedisServer) -> 
             assert "sesame" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_the_users_can_work_on_a_cluster(kind: str, tmp_path: Path) -> None:
     """The nodes are set up by the user `default`, who keeps all rights here."""
-    if binary(kind) is None:
-        pytest.skip(f"{kind} is not installed")
     users = [line for line in ACL.read_text(encoding="utf-8").splitlines() if line.startswith("user ")]
     with cluster_of_three(kind, tmp_path) as nodes:
         for node in nodes:
