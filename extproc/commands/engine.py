@@ -8,10 +8,10 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from extproc.sim.engine_config import EngineConfig, KvEventsConfig
+from extproc.sim.engine.config import EngineConfig, KvEventsConfig
 
 if TYPE_CHECKING:
-    from extproc.sim.engine_server import EngineServer
+    from extproc.sim.engine.server import EngineServer
 
 HELP = "simulated inference engine: speaks the OpenAI API with vLLM's metrics, at the pace of a chosen GPU"
 EXAMPLE = "extproc engine --port 8000 --model llama-3.1-8b --hardware h100_sxm"
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(config: EngineConfig) -> None:
-    from extproc.sim.engine_server import open_engine
+    from extproc.sim.engine.server import open_engine
 
     stop, interrupt = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

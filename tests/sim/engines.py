@@ -14,8 +14,8 @@ import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.model import Lifecycle
-from extproc.sim.engine_config import EngineConfig
-from extproc.sim.engine_server import EngineServer, open_engine
+from extproc.sim.engine.config import EngineConfig
+from extproc.sim.engine.server import EngineServer, open_engine
 
 MODEL = "llama-3.1-8b"
 NEVER = 1e-9  # as a speed: no step ends while a test runs

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.sim.blocks import BlockPool, Holding, hash_chain
-from extproc.sim.tokenizer import encode, encode_chat, from_ids, to_ids
+from extproc.sim.engine.tokenizer import encode, encode_chat, from_ids, to_ids
+from extproc.sim.physics.blocks import BlockPool, Holding, hash_chain
 
 
 def hold(pool: BlockPool, hashes: list[int], tokens: int) -> Holding:

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.model import Lifecycle
 from extproc.errors import ConfigError
-from extproc.sim.engine_config import EngineConfig
-from extproc.sim.engine_server import open_engine
+from extproc.sim.engine.config import EngineConfig
+from extproc.sim.engine.server import open_engine
 from tests.sim.engines import MODEL, NEVER, QUESTION, listening, process, running, until
 
 

@@ -21,12 +21,12 @@ from extproc.core.kv_sequence import KvSequence
 from extproc.core.prefix_chain import prefix_salt, token_chain
 from extproc.core.profile import profile_for
 from extproc.errors import ConfigError
-from extproc.sim import tokenizer
-from extproc.sim.blocks import BlockPool, hash_chain
-from extproc.sim.engine_config import EngineConfig, KvEventsConfig
-from extproc.sim.engine_request import EngineRequest, Phase
-from extproc.sim.kv_events import KvEventLog, TokenChain
-from extproc.sim.scheduler import Scheduler
+from extproc.sim.engine import tokenizer
+from extproc.sim.engine.config import EngineConfig, KvEventsConfig
+from extproc.sim.engine.kv_events import KvEventLog, TokenChain
+from extproc.sim.physics.blocks import BlockPool, hash_chain
+from extproc.sim.physics.request import EngineRequest, Phase
+from extproc.sim.physics.scheduler import Scheduler
 from tests.core.kv_parts import Router
 from tests.sim.engines import MODEL, Engine, listening, process, running, until
 

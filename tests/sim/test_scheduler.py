@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.profile import Profile
-from extproc.sim.blocks import BlockPool
-from extproc.sim.engine_request import EngineRequest, Step
-from extproc.sim.scheduler import Scheduler
+from extproc.sim.physics.blocks import BlockPool
+from extproc.sim.physics.request import EngineRequest, Step
+from extproc.sim.physics.scheduler import Scheduler
 
 # One second for each prompt token, 100 for a step, 1000 for each decoding sequence: a duration tells its parts.
 DIGITS = Profile("digits", a_ms=100e3, b_ms=1e3, c_ms=0, d_ms=100e3, e_ms=1000e3, f_ms=0)

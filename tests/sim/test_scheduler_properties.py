@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.sim.engine_request import EngineRequest, Phase
+from extproc.sim.physics.request import EngineRequest, Phase
 from tests.sim.test_scheduler import ids, scheduler
 
 

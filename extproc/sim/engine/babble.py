@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from extproc.sim.tokenizer import TOKEN_BYTES
+from extproc.sim.engine.tokenizer import TOKEN_BYTES
 
 # Each is one token with the space that follows it; the last one of an answer ends with a full stop instead.
 _WORDS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from extproc.sim.blocks import Holding
+from extproc.sim.physics.blocks import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

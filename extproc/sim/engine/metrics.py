@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from extproc.sim.scheduler import Scheduler
+    from extproc.sim.physics.scheduler import Scheduler
 
 # Upper bounds of buckets, from a metrics page of vLLM 0.32.
 _ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)

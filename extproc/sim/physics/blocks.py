@@ -18,7 +18,7 @@ import xxhash
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from extproc.sim.kv_events import KvEventLog
+    from extproc.sim.engine.kv_events import KvEventLog
 
 
 def hash_chain(token_ids: bytes, block_size_tokens: int, salt: bytes = b"") -> list[int]:

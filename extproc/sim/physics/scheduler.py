@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from extproc.sim.engine_request import Chunk, EngineRequest, Phase, Progress, Step
+from extproc.sim.physics.request import Chunk, EngineRequest, Phase, Progress, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from extproc.core.profile import Profile
-    from extproc.sim.blocks import BlockPool, Holding
+    from extproc.sim.physics.blocks import BlockPool, Holding
 
 
 class Scheduler:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from extproc.sim.tokenizer import TOKEN_BYTES
+from extproc.sim.engine.tokenizer import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from extproc.sim.openai_wire import Ask
+    from extproc.sim.engine.openai_wire import Ask
 
 FINGERPRINT = "vllm-0.32.0-extproc"
 SSE_DONE = b"data: [DONE]\n\n"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from extproc.adapters.kv_events import open_publisher
 from extproc.adapters.kv_frames import write_batch
-from extproc.sim import tokenizer
+from extproc.sim.engine import tokenizer
 
 if TYPE_CHECKING:
-    from extproc.sim.blocks import BlockPool
-    from extproc.sim.engine_config import KvEventsConfig
+    from extproc.sim.engine.config import KvEventsConfig
+    from extproc.sim.physics.blocks import BlockPool
 
 
 class TokenChain(list[int]):

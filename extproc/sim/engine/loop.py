@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from extproc.sim.engine_metrics import EngineMetrics
-    from extproc.sim.engine_request import EngineRequest, Progress, Step
-    from extproc.sim.scheduler import Scheduler
+    from extproc.sim.engine.metrics import EngineMetrics
+    from extproc.sim.physics.request import EngineRequest, Progress, Step
+    from extproc.sim.physics.scheduler import Scheduler
 
 # Behind by more than this (the process was stopped, the machine is overloaded), lost time is not made up for.
 _MAX_LAG_S = 1.0

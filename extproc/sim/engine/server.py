@@ -14,20 +14,20 @@ from aiohttp import HttpVersion11, web
 from extproc.core.model import Lifecycle
 from extproc.core.profile import profile_for
 from extproc.errors import ConfigError
-from extproc.sim import openai_answers, openai_wire, tokenizer
-from extproc.sim.babble import Babbler
-from extproc.sim.blocks import BlockPool, hash_chain
-from extproc.sim.engine_loop import EngineLoop
-from extproc.sim.engine_metrics import EngineMetrics
-from extproc.sim.engine_request import EngineRequest
-from extproc.sim.kv_events import TokenChain, publishing
-from extproc.sim.openai_wire import Ask, RefusedError
-from extproc.sim.scheduler import Scheduler
+from extproc.sim.engine import openai_answers, openai_wire, tokenizer
+from extproc.sim.engine.babble import Babbler
+from extproc.sim.engine.kv_events import TokenChain, publishing
+from extproc.sim.engine.loop import EngineLoop
+from extproc.sim.engine.metrics import EngineMetrics
+from extproc.sim.engine.openai_wire import Ask, RefusedError
+from extproc.sim.physics.blocks import BlockPool, hash_chain
+from extproc.sim.physics.request import EngineRequest
+from extproc.sim.physics.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from extproc.sim.engine_config import EngineConfig
+    from extproc.sim.engine.config import EngineConfig
 
 _VERSION = "0.32.0+extproc"
 _MAX_BODY_BYTES = 64 << 20

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from extproc.sim import tokenizer
+from extproc.sim.engine import tokenizer
 
 
 class RefusedError(Exception):

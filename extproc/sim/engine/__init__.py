@@ -1,0 +1,1 @@
+"""One simulated engine in real time: a server that speaks as vLLM does (`extproc engine`)."""

@@ -1,0 +1,1 @@
+"""A described fleet, what happens to it, and its run on a virtual clock."""

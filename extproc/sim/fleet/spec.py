@@ -1,0 +1,113 @@
+"""A fleet as it is described: instances with their hardware and limits, and what will happen to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from extproc.core.model import Capability, Instance, Lifecycle, Load
+from extproc.core.profile import Profile, profile_for
+
+DEFAULT_KV_TOKENS = 467_000  # beside an 8B model in BF16 on 80 GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSpec:
+    """One instance: what it is, as its agent would publish it, and what is true of it."""
+
+    id: str
+    models: tuple[str, ...]
+    hardware: str = "h100_sxm"
+    tensor_parallel: int = 1
+    zone: str = ""
+    price_per_hour: float | None = None
+    block_size_tokens: int = 16
+    kv_tokens: int = DEFAULT_KV_TOKENS
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len_tokens: int | None = None
+    capabilities: tuple[Capability, ...] | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    start_s: float = 60.0  # from `add` until it is Ready
+    step_overhead_s: float = 0.0  # what a real engine adds to the kernels' time in each step
+    slowness: float = 1.0  # 2.0: each step takes twice as long as its hardware's fit says
+    network_s: float = 0.0  # from Envoy to it, one way
+    at_start: bool = True  # False: begins with an `add`
+
+    @property
+    def kv_blocks(self) -> int:
+        """KV blocks in all."""
+        return self.kv_tokens // self.block_size_tokens
+
+    def profile(self) -> Profile:
+        """What its hardware's fit says of its first model."""
+        return profile_for(self.models[0], self.hardware, self.tensor_parallel)
+
+    def record(self, incarnation: int, number: int, lifecycle: Lifecycle, load: Load) -> Instance:
+        """What its agent publishes; `number` tells its address from that of others."""
+        return Instance(
+            id=self.id,
+            incarnation=str(incarnation),
+            address=f"10.0.{number // 250}.{number % 250 + 1}:8000",
+            cluster="pool",
+            models=self.models,
+            lifecycle=lifecycle,
+            engine="vllm",
+            hardware=self.hardware,
+            tensor_parallel=self.tensor_parallel,
+            gpus=self.tensor_parallel,
+            zone=self.zone,
+            capabilities=self.capabilities,
+            max_model_len_tokens=self.max_model_len_tokens,
+            block_size_tokens=self.block_size_tokens,
+            kv_blocks=self.kv_blocks,
+            max_num_seqs=self.max_num_seqs,
+            load=load,
+            price_per_hour=self.price_per_hour,
+            tags=self.tags,
+        )
+
+
+class Happening(StrEnum):
+    """What can happen to a fleet while it runs."""
+
+    CRASH = "crash"  # the process is gone at once, with all it holds; it comes back after `start_s`
+    DRAIN = "drain"  # takes nothing new from now on
+    RESUME = "resume"
+    ADD = "add"  # begins to load, and is Ready after its `start_s`
+    SLOW = "slow"  # each step takes `value` times as long; 1 heals it
+    NETWORK_DELAY = "network_delay"  # `value` seconds more on each way; 0 heals it
+    RESET_CACHE = "reset_cache"  # all cached prefixes are forgotten as soon as nobody holds one
+    REDIS_OUTAGE = "redis_outage"  # routers hear nothing for `value` seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happens at one moment; `instance` is "" where it concerns all."""
+
+    at_s: float
+    what: Happening
+    instance: str = ""
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """All instances and events of a fleet."""
+
+    name: str
+    instances: tuple[InstanceSpec, ...]
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How far what routers see is from the truth."""
+
+    state_period_s: float = 0.2  # between two readings of an engine's load
+    state_delay_s: float = 0.2  # from a reading until routers have it
+    state_loss: float = 0.0  # share of readings that never arrive
+    cache_delay_s: float = 0.05  # from a change of a cache until routers have it
+    replicas: int = 1  # routers that share the traffic
+    peer_delay_s: float = 0.01  # until a router hears of another's choice
+    seed: int = 0

@@ -1,0 +1,1 @@
+"""What happens inside an engine, without a clock: batches, KV blocks, steps."""

@@ -1,0 +1,1 @@
+"""Routing rules behind one interface: ours, the rivals, the oracle."""

@@ -1,0 +1,87 @@
+"""The one interface of all routing rules: what a router is asked and what it gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from extproc.core.model import Instance
+from extproc.sim.traffic.arrival import Arrival
+
+if TYPE_CHECKING:
+    from extproc.sim.fleet.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request before a router. Only an oracle may look at `arrival.output_tokens` and at blocks of the answer."""
+
+    id: str
+    arrival: Arrival
+    prompt_blocks: tuple[int, ...]  # names of the full blocks of its prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What Envoy's access log tells of a request; times count from its arrival at the router."""
+
+    status: int  # 200, or 503 where its instance broke
+    ttft_s: float | None
+    duration_s: float
+    completion_tokens: int
+    cached_tokens: int | None  # as the engine reports
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An instance's own answer to a question asked right now."""
+
+    in_flight: int
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a policy finds itself. One policy object is made for each replica of the router."""
+
+    replica: int
+    replicas: int
+    block_size_tokens: int  # that the blocks of requests are cut in
+    random: Random
+    probe: Callable[[str], Probe | None]  # by instance id; None: it does not answer
+    engines: Mapping[str, Engine]  # the truth: for an oracle only
+
+
+class Policy(Protocol):
+    """A routing rule with its memory. Every `now` is in seconds of the virtual clock."""
+
+    hears_caches: bool
+    """Whether `cache_changed` is of interest: a fleet without listeners simulates faster."""
+
+    def choose(self, ask: Ask, now: float) -> str | None:
+        """Id of the instance that shall serve the request; None: refuse it."""
+
+    def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
+        """An agent's report arrives: its load was read at `observed_at_s`."""
+
+    def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None:
+        """An engine tells which blocks it has cached and which it dropped."""
+
+    def first_token(self, ask: Ask, instance_id: str, now: float) -> None:
+        """The first token of an answer passes by."""
+
+    def ended(self, ask: Ask, instance_id: str, ending: Ending, now: float) -> None:
+        """A request that went to an instance is over, whatever became of it."""
+
+    def news(self) -> Sequence[object]:
+        """What this replica tells the others since it was asked last; they get it with `hear` a little later."""
+
+    def hear(self, news: object, now: float) -> None:
+        """Another replica's news."""
+
+
+Factory = Callable[[Setting], Policy]

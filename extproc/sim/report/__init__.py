@@ -1,0 +1,1 @@
+"""What a run is judged by, and how it is shown."""

@@ -1,0 +1,68 @@
+"""The record of one simulated run: what became of each request, and samples of each instance's load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from extproc.sim.fleet.spec import Conditions, FleetSpec
+from extproc.sim.traffic.arrival import Arrival
+
+
+class Fate(StrEnum):
+    """What became of a request."""
+
+    SERVED = "served"
+    REFUSED = "refused"  # no instance could take it
+    FAILED = "failed"  # its instance broke
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request; times count from its arrival at the router. What it never reached is None."""
+
+    arrival: Arrival
+    arrived_s: float
+    replica: int
+    fate: Fate
+    instance_id: str | None
+    ttft_s: float | None
+    duration_s: float | None
+    cached_tokens: int
+    preemptions: int
+    attempts: int
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time between two tokens of the answer; None for answers of one token."""
+        if self.ttft_s is None or self.duration_s is None or self.arrival.output_tokens < 2:
+            return None
+        return (self.duration_s - self.ttft_s) / (self.arrival.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Every instance's true load at one moment, in the order of `FleetSpec.instances`."""
+
+    at_s: float
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+    kv_usage: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One policy on one workload, fleet and set of conditions."""
+
+    policy: str
+    traffic: str
+    fleet: FleetSpec
+    conditions: Conditions
+    served: tuple[Served, ...]  # in the order of the workload's arrivals
+    samples: tuple[Sample, ...]  # every `SAMPLE_S`
+    busy_s: dict[str, float] = field(default_factory=dict)  # by instance id: time in which it computed
+    up_s: dict[str, float] = field(default_factory=dict)  # time in which it was there, and paid for
+    ended_s: float = 0.0  # when the last request was over
+
+
+SAMPLE_S = 1.0  # between two samples of the fleet's load

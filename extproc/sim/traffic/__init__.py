@@ -1,0 +1,1 @@
+"""What clients send: public traces, an operator's own logs, made-up workloads."""
