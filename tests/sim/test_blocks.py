@@ -103,7 +103,7 @@ def test_shared_blocks_count_once_and_stay_while_anyone_holds_them() -> None:
     pool = BlockPool(10, 16)
     one = hold(pool, [1, 2, 3], 50)
     other = hold(pool, [1, 2, 3], 50)
-    assert (one.blocks, other.blocks, pool.used_blocks) == (4, 4, 5)
+    assert (pool.held_blocks(one), pool.held_blocks(other), pool.used_blocks) == (4, 4, 5)
     pool.release(one)
     assert (pool.used_blocks, pool.free_blocks) == (4, 6)
     pool.release(other)

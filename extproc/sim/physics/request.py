@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,6 @@ class EngineRequest:
 
     __slots__ = (
         "base_tokens",
-        "block_due_step",
         "cached_tokens",
         "finish_step",
         "generated_tokens",
@@ -40,6 +40,7 @@ class EngineRequest:
         "holding",
         "id",
         "joined_step",
+        "name_due_step",
         "order",
         "output_tokens",
         "phase",
@@ -60,8 +61,8 @@ class EngineRequest:
         self.order = 0  # position among the running, older is less
         self.base_tokens = 0  # computed tokens: in prefill now, in decode at `joined_step`
         self.joined_step = 0
-        self.block_due_step = -1  # the decode step for which it needs one more block
         self.finish_step = -1
+        self.name_due_step = -1  # the decode step that fills the next named piece of its output
 
     @property
     def known_tokens(self) -> int:
@@ -77,10 +78,15 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     before_tokens: int
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One planned iteration of the engine."""
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One planned iteration of the engine, or several equal ones in which nothing but decode goes on.
 
-    duration_s: float
+    An iteration of decode lasts `longer_s` more than the one before it, because every sequence has a token more.
+    """
+
+    first_s: float  # duration of the first iteration
+    longer_s: float
+    iterations: int
     chunks: list[Chunk]
     decode_sequences: int
     decode_context_tokens: int  # tokens that those hold before the step
@@ -88,14 +94,40 @@ class Step(msgspec.Struct, frozen=True):
     preempted: list[EngineRequest]
 
     @property
+    def duration_s(self) -> float:
+        """Seconds from the start to the end of all iterations."""
+        return self.elapsed_s(self.iterations)
+
+    @property
     def tokens(self) -> int:
-        """Tokens computed in the step."""
-        return self.decode_sequences + sum(chunk.new_tokens for chunk in self.chunks)
+        """Tokens computed in all iterations."""
+        return self.iterations * self.decode_sequences + sum([chunk.new_tokens for chunk in self.chunks])
+
+    def elapsed_s(self, iterations: int) -> float:
+        """Seconds from the start to the end of the first `iterations`."""
+        return iterations * (self.first_s + 0.5 * self.longer_s * (iterations - 1))
+
+    def iterations_until(self, seconds: float) -> int:
+        """How many iterations it takes until `seconds` have passed: 1 at least, all of them at most.
+
+        The positive root of `elapsed_s(k) = seconds`, in the form without cancellation, rounded up.
+        """
+        if self.iterations == 1 or seconds <= self.first_s:
+            return 1
+        if seconds >= self.duration_s:
+            return self.iterations
+        linear_s = self.first_s - 0.5 * self.longer_s
+        root = 2 * seconds / (linear_s + sqrt(linear_s * linear_s + 2 * self.longer_s * seconds))
+        count = min(ceil(root), self.iterations)
+        if count > 1 and self.elapsed_s(count - 1) >= seconds:
+            return count - 1  # the root was rounded over a whole number
+        return count if self.elapsed_s(count) >= seconds else count + 1
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a step has brought: each request of `prefilled` and `decoded` got one token."""
+    """What a step has brought: each of `prefilled` got one token, each of `decoded` one in every iteration."""
 
     prefilled: list[EngineRequest]
     decoded: list[EngineRequest]
     finished: list[EngineRequest]  # of those, the ones that are complete
+    iterations: int = 1
