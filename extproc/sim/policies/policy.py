@@ -54,6 +54,7 @@ class Setting:
     random: Random
     probe: Callable[[str], Probe | None]  # by instance id; None: it does not answer
     engines: Mapping[str, Engine]  # the truth: for an oracle only
+    common: dict[str, object]  # the same one for all replicas, without delay: for an oracle only
 
 
 class Policy(Protocol):

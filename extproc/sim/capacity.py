@@ -1,0 +1,61 @@
+"""How many requests a second a fleet can serve of a workload, worked out from profiles alone.
+
+A saturated engine computes in each step one token for each of B running answers and the prompt tokens that keep up
+with them: with U uncached prompt tokens and O output tokens a request, B answers end every O steps, so that a step
+brings n = B * U / O prompt tokens. B is what places, KV blocks and the token budget of a step allow. Then
+
+    capacity = B / (O * step_s(n, B))
+
+summed over the instances. U counts every named block once in the workload, as a cache without end shared by all would.
+So no real policy reaches this; it is a common measure of load, not a promise.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
+from extproc.sim.traffic.arrival import Traffic
+
+
+def capacity_rps(traffic: Traffic, fleet: FleetSpec) -> float:
+    """Requests a second of all instances that are there at the start. Raises ValueError without arrivals."""
+    if not traffic.arrivals:
+        raise ValueError("no arrivals: there is no load to speak of")
+    output_tokens = max(1.0, fmean(arrival.output_tokens for arrival in traffic.arrivals))
+    prompt_tokens = fmean(arrival.prompt_tokens for arrival in traffic.arrivals)
+    uncached_tokens = prompt_tokens - _repeated_tokens(traffic) / len(traffic.arrivals)
+    return sum(
+        _instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in fleet.instances if spec.at_start
+    )
+
+
+def _repeated_tokens(traffic: Traffic) -> int:
+    """Prompt tokens of blocks that came before, in the order of the workload."""
+    seen: set[int] = set()
+    repeated_blocks = 0
+    for arrival in traffic.arrivals:
+        blocks = arrival.blocks[: arrival.prompt_tokens // traffic.block_size_tokens]
+        for block in blocks:
+            if block not in seen:
+                break
+            repeated_blocks += 1
+        seen.update(arrival.blocks)
+    return repeated_blocks * traffic.block_size_tokens
+
+
+def _instance_rps(spec: InstanceSpec, prompt_tokens: float, uncached_tokens: float, output_tokens: float) -> float:
+    held_tokens = prompt_tokens + output_tokens / 2
+    per_answer = 1.0 + uncached_tokens / output_tokens  # tokens that a step computes for each running answer
+    answers = max(1.0, min(spec.max_num_seqs, spec.kv_tokens / held_tokens))
+    answers = min(answers, spec.max_num_batched_tokens / per_answer)
+    new_tokens = answers * uncached_tokens / output_tokens
+    profile = spec.profile()
+    step_ms = (
+        max(profile.a_ms, profile.d_ms)
+        + profile.b_ms * new_tokens
+        + profile.c_ms * new_tokens * (prompt_tokens - uncached_tokens / 2)
+        + profile.e_ms * answers
+        + profile.f_ms * answers * held_tokens
+    )
+    return answers / (output_tokens * spec.slowness * (1e-3 * step_ms + spec.step_overhead_s))

@@ -1,0 +1,186 @@
+"""One instance on the virtual clock: its lifecycle, its engine, and the step that it is computing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extproc.core.model import Instance, Lifecycle, Load
+from extproc.sim.fleet.spec import InstanceSpec
+from extproc.sim.physics.blocks import BlockPool
+from extproc.sim.physics.request import EngineRequest, Progress, Step
+from extproc.sim.physics.scheduler import Scheduler
+from extproc.sim.policies.policy import Probe
+
+_NO_END = float("inf")
+_WHOLE_STRETCH = 1 << 30  # iterations that one step may stand for
+
+
+class CacheLog:
+    """What entered and left a block pool since it was last taken."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+        self._changed: dict[int, bool] = {}  # block -> whether it is cached now
+
+    def stored(self, chain: Sequence[int], index: int) -> None:
+        """The block at `index` of a chain was cached."""
+        self._changed[chain[index]] = True
+
+    def removed(self, block: int) -> None:
+        """A block was evicted."""
+        self._changed[block] = False
+
+    def cleared(self) -> None:
+        """All blocks were forgotten."""
+        self._changed = dict.fromkeys(self._held, False)
+
+    def take(self) -> tuple[list[int], list[int]]:
+        """Blocks that are cached now and were not when this was last asked, and those of which the reverse is true."""
+        changed, self._changed = self._changed, {}
+        held = self._held
+        stored = [block for block, is_cached in changed.items() if is_cached and block not in held]
+        removed = [block for block, is_cached in changed.items() if not is_cached and block in held]
+        held.update(stored)
+        held.difference_update(removed)
+        return stored, removed
+
+
+class Engine:
+    """An instance and all that is true of it. Every `now` is in seconds of the virtual clock."""
+
+    def __init__(self, spec: InstanceSpec, number: int, blocks_per_name: int, *, logs_cache: bool) -> None:
+        self.spec = spec
+        self.lifecycle = Lifecycle.READY if spec.at_start else Lifecycle.STOPPED
+        self.incarnation = 1
+        self.slowness = spec.slowness
+        self.network_s = spec.network_s
+        self.busy_s = 0.0
+        self.up_s = 0.0
+        self.ends_s = _NO_END  # of the step that is being computed
+        self.version = 0  # of `ends_s`: grows whenever that changes
+        self.awaited_version = 0  # that somebody waits for
+        self._number = number
+        self._blocks_per_name = blocks_per_name
+        self._logs_cache = logs_cache
+        self._began_s = 0.0
+        self._step: Step | None = None  # the last one begun
+        self._reset_pending = False
+        self._up_since_s: float | None = 0.0 if spec.at_start else None
+        self._boot()
+
+    @property
+    def id(self) -> str:
+        """Its name in the fleet."""
+        return self.spec.id
+
+    @property
+    def up(self) -> bool:
+        """Whether its machine is there, whatever its engine does."""
+        return self._up_since_s is not None
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether its port is open; a draining engine still answers."""
+        return self.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING)
+
+    def load(self) -> Load:
+        """Its gauges, as vLLM's metrics would tell them."""
+        scheduler = self.scheduler
+        return Load(running=scheduler.running, waiting=scheduler.waiting, kv_usage=self.pool.usage)
+
+    def record(self) -> Instance:
+        """What its agent reads right now."""
+        load = self.load() if self.takes_requests else Load()
+        return self.spec.record(self.incarnation, self._number, self.lifecycle, load)
+
+    def probe(self) -> Probe | None:
+        """Its own answer to a question; None while its port is closed."""
+        if not self.takes_requests:
+            return None
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        return Probe(running + waiting, running, waiting, self.pool.usage)
+
+    def add(self, request: EngineRequest, now: float) -> None:
+        """Queue a request; a stretch of decode steps ends at its next boundary. ValueError if it can never run."""
+        self.scheduler.add(request)
+        self._interrupt(now)
+
+    def begin(self, now: float) -> None:
+        """Plan the next step if none is being computed and there is anything to do."""
+        if self.ends_s < _NO_END:
+            return
+        step = self.scheduler.plan(_WHOLE_STRETCH)
+        if step is not None:
+            self._began_s, self._step = now, step
+            self._end_at(now + step.duration_s)
+
+    def end(self) -> Progress:
+        """The step is over: hand out what it brought."""
+        self.busy_s += self.ends_s - self._began_s
+        self.ends_s = _NO_END
+        progress = self.scheduler.apply()
+        if self._reset_pending:
+            self.reset_cache()
+        return progress
+
+    def slow_down(self, factor: float, now: float) -> None:
+        """Every step from the next one on takes so many times as long as its hardware's fit says."""
+        self.slowness = self.spec.slowness * factor
+        self.scheduler.slowness = self.slowness
+        self._interrupt(now)
+
+    def crash(self, now: float) -> None:
+        """Lose everything at once."""
+        self.down(now)
+        self.lifecycle = Lifecycle.STOPPED
+        self.incarnation += 1
+        self._boot()
+
+    def load_model(self, now: float) -> None:
+        """Begin to start; the machine is paid for from here on."""
+        self.lifecycle = Lifecycle.LOADING
+        if self._up_since_s is None:
+            self._up_since_s = now
+
+    def down(self, now: float) -> None:
+        """Count the time for which it was there so far."""
+        if self._up_since_s is not None:
+            self.up_s += now - self._up_since_s
+            self._up_since_s = None
+
+    def cache_news(self) -> tuple[list[int], list[int]]:
+        """Blocks cached and dropped since this was asked last."""
+        return self._log.take() if self._log else ([], [])
+
+    def reset_cache(self) -> None:
+        """Forget all cached prefixes as soon as no request holds one: engines refuse it before."""
+        self._reset_pending = not self.pool.reset_cache()
+
+    def _boot(self) -> None:
+        spec = self.spec
+        self._log = CacheLog() if self._logs_cache else None
+        self.pool = BlockPool(spec.kv_blocks, spec.block_size_tokens, self._blocks_per_name)
+        self.pool.log = self._log
+        self.scheduler = Scheduler(
+            self.pool,
+            spec.profile(),
+            max_num_seqs=spec.max_num_seqs,
+            max_num_batched_tokens=spec.max_num_batched_tokens,
+            step_overhead_s=spec.step_overhead_s,
+        )
+        self.scheduler.slowness = self.slowness
+        self.ends_s = _NO_END
+        self.version += 1
+
+    def _interrupt(self, now: float) -> None:
+        """End a stretch of several iterations where the running one ends."""
+        step = self._step
+        if step is None or self.ends_s == _NO_END or step.iterations == 1:
+            return
+        iterations = step.iterations_until(now - self._began_s)
+        if self._began_s + step.elapsed_s(iterations) < self.ends_s:
+            self._end_at(self._began_s + self.scheduler.cut(iterations))
+
+    def _end_at(self, ends_s: float) -> None:
+        self.ends_s = ends_s
+        self.version += 1

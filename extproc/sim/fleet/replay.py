@@ -1,0 +1,238 @@
+"""Runs a workload against a fleet on a virtual clock: clients, routers and engines, and the time between them.
+
+A request goes from its client to one of the routers, which is chosen at random as Envoy's workers are; from there to
+an instance. One that is lost before its first token is asked for again, as Envoy retries it, `ATTEMPTS` times in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from extproc.sim.fleet.clock import Clock
+from extproc.sim.fleet.engine import Engine
+from extproc.sim.fleet.news import News
+from extproc.sim.fleet.script import Script
+from extproc.sim.fleet.spec import Conditions, FleetSpec
+from extproc.sim.physics.request import EngineRequest
+from extproc.sim.policies.policy import Ask, Ending, Factory, Policy, Setting
+from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
+from extproc.sim.traffic.arrival import Arrival, Traffic
+
+ATTEMPTS = 3
+_MIX = 0x9E3779B97F4A7C15  # spreads names over 64 bits, as the hashes of real blocks are
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request on its way."""
+
+    index: int
+    ask: Ask
+    hashes: tuple[int, ...]  # names of all blocks, those of the answer too
+    arrived_s: float
+    replica: int
+    attempts: int = 0
+    engine: Engine | None = None
+    request: EngineRequest | None = None
+    ttft_s: float | None = None
+
+
+def replay(traffic: Traffic, fleet: FleetSpec, conditions: Conditions, name: str, factory: Factory) -> Run:
+    """What becomes of a workload under one policy, `name`; the same for the same arguments."""
+    return _Replay(traffic, fleet, conditions, factory).run(name)
+
+
+class _Replay:
+    def __init__(self, traffic: Traffic, fleet: FleetSpec, conditions: Conditions, factory: Factory) -> None:
+        self._traffic, self._fleet, self._conditions = traffic, fleet, conditions
+        self._clock = Clock()
+        self._random = Random(f"replay {conditions.seed}")
+        self._engines: dict[str, Engine] = {}
+        self._common: dict[str, object] = {}
+        self._policies = [factory(self._setting(replica)) for replica in range(conditions.replicas)]
+        hears_caches = any(policy.hears_caches for policy in self._policies)
+        for number, spec in enumerate(fleet.instances):
+            per_name = max(1, traffic.block_size_tokens // spec.block_size_tokens)
+            self._engines[spec.id] = Engine(spec, number, per_name, logs_cache=hears_caches)
+        self._news = News(self._clock, conditions, self._policies, self._engines)
+        self._served: list[Served | None] = [None] * len(traffic.arrivals)
+        self._open = len(traffic.arrivals)
+        self._flights: dict[EngineRequest, _Flight] = {}
+        self._samples: list[Sample] = []
+        self._ended_s = 0.0
+        self._followers: dict[int, list[int]] = {}
+
+    def run(self, name: str) -> Run:
+        clock, engines = self._clock, self._engines
+        for index, arrival in enumerate(self._traffic.arrivals):
+            if arrival.follows is None:
+                clock.at(arrival.at_s, self._arrive, index)
+            else:
+                self._followers.setdefault(arrival.follows, []).append(index)
+        self._news.begin()
+        Script(clock, self._fleet, engines, self._news, self._lose, self._go_on).begin()
+        clock.at(0.0, self._sample)
+        clock.run(lambda: self._open > 0)
+        for engine in engines.values():
+            engine.down(clock.now_s)
+        return Run(
+            policy=name,
+            traffic=self._traffic.name,
+            fleet=self._fleet,
+            conditions=self._conditions,
+            served=tuple(served for served in self._served if served is not None),
+            samples=tuple(self._samples),
+            busy_s={engine.id: engine.busy_s for engine in engines.values()},
+            up_s={engine.id: engine.up_s for engine in engines.values()},
+            ended_s=self._ended_s,
+        )
+
+    def _setting(self, replica: int) -> Setting:
+        return Setting(
+            replica=replica,
+            replicas=self._conditions.replicas,
+            block_size_tokens=self._traffic.block_size_tokens,
+            random=Random(f"policy {self._conditions.seed} {replica}"),
+            probe=lambda instance_id: self._engines[instance_id].probe(),
+            engines=self._engines,
+            common=self._common,
+        )
+
+    def _arrive(self, index: int) -> None:
+        arrival = self._traffic.arrivals[index]
+        hashes = tuple([(block + 1) * _MIX & 0xFFFFFFFFFFFFFFFF for block in arrival.blocks])
+        prompt_blocks = hashes[: arrival.prompt_tokens // self._traffic.block_size_tokens]
+        replicas = self._conditions.replicas
+        replica = self._random.randrange(replicas) if replicas > 1 else 0
+        ask = Ask(f"{index}", arrival, prompt_blocks)
+        self._send(_Flight(index, ask, hashes, self._clock.now_s, replica))
+
+    def _send(self, flight: _Flight) -> None:
+        """Ask the router, and send the request where it says."""
+        flight.attempts += 1
+        now = self._clock.now_s
+        chosen = self._policy(flight).choose(flight.ask, now)
+        self._news.pass_on(flight.replica)
+        if chosen is None:
+            self._over(flight, Fate.REFUSED)
+            return
+        flight.engine = engine = self._engines[chosen]
+        self._after(engine.network_s, self._deliver, flight, engine)
+
+    def _deliver(self, flight: _Flight, engine: Engine) -> None:
+        if not engine.takes_requests:
+            self._broken(flight)
+            return
+        arrival = flight.ask.arrival
+        request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes)
+        try:
+            engine.add(request, self._clock.now_s)
+        except ValueError:  # too long for it: an engine answers 400
+            self._tell_end(flight, 400)
+            self._over(flight, Fate.FAILED)
+            return
+        flight.request = request
+        self._flights[request] = flight
+        self._go_on(engine)
+
+    def _go_on(self, engine: Engine) -> None:
+        """Begin a step if the engine is idle, and be there when its step ends."""
+        engine.begin(self._clock.now_s)
+        if engine.version != engine.awaited_version:
+            engine.awaited_version = engine.version
+            self._clock.at(engine.ends_s, self._step_over, engine, engine.version)
+
+    def _step_over(self, engine: Engine, version: int) -> None:
+        if version != engine.version:
+            return  # it ended sooner, or its engine is gone
+        progress = engine.end()
+        for request in progress.prefilled:
+            flight = self._flights[request]
+            if flight.ttft_s is None:
+                self._after(engine.network_s, self._first_token, flight, engine)
+        for request in progress.finished:
+            self._after(engine.network_s, self._finish, self._flights.pop(request))
+        self._news.caches_changed(engine)
+        self._go_on(engine)
+
+    def _first_token(self, flight: _Flight, engine: Engine) -> None:
+        flight.ttft_s = self._clock.now_s - flight.arrived_s
+        self._policy(flight).first_token(flight.ask, engine.id, self._clock.now_s)
+
+    def _finish(self, flight: _Flight) -> None:
+        self._tell_end(flight, 200)
+        self._over(flight, Fate.SERVED)
+
+    def _lose(self, engine: Engine) -> None:
+        """All requests on an engine are lost with it."""
+        lost = [request for request, flight in self._flights.items() if flight.engine is engine]
+        for request in lost:
+            self._broken(self._flights.pop(request))
+
+    def _broken(self, flight: _Flight) -> None:
+        """The instance refuses or breaks the connection: once an answer has begun, nobody can retry it."""
+        self._tell_end(flight, 503)
+        flight.request = None
+        if flight.ttft_s is None and flight.attempts < ATTEMPTS:
+            self._send(flight)
+        else:
+            self._over(flight, Fate.FAILED)
+
+    def _tell_end(self, flight: _Flight, status: int) -> None:
+        """Envoy's access log reaches the router."""
+        if flight.engine is None:
+            return
+        request, now = flight.request, self._clock.now_s
+        ending = Ending(
+            status=status,
+            ttft_s=flight.ttft_s,
+            duration_s=now - flight.arrived_s,
+            completion_tokens=request.generated_tokens if request and status == 200 else 0,
+            cached_tokens=request.cached_tokens if request and status == 200 else None,
+        )
+        self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
+        self._news.pass_on(flight.replica)
+
+    def _over(self, flight: _Flight, fate: Fate) -> None:
+        now, request = self._clock.now_s, flight.request
+        self._served[flight.index] = Served(
+            arrival=flight.ask.arrival,
+            arrived_s=flight.arrived_s,
+            replica=flight.replica,
+            fate=fate,
+            instance_id=flight.engine.id if flight.engine else None,
+            ttft_s=flight.ttft_s,
+            duration_s=now - flight.arrived_s if fate is Fate.SERVED else None,
+            cached_tokens=(request.cached_tokens or 0) if request else 0,
+            preemptions=request.preemptions if request else 0,
+            attempts=flight.attempts,
+        )
+        self._open -= 1
+        self._ended_s = now
+        for index in self._followers.pop(flight.index, ()):
+            arrival: Arrival = self._traffic.arrivals[index]
+            self._clock.at(max(arrival.at_s, now + arrival.think_s), self._arrive, index)
+
+    def _sample(self) -> None:
+        engines = self._engines.values()
+        self._samples.append(
+            Sample(
+                self._clock.now_s,
+                tuple([engine.scheduler.running for engine in engines]),
+                tuple([engine.scheduler.waiting for engine in engines]),
+                tuple([engine.pool.usage for engine in engines]),
+            )
+        )
+        self._clock.at(self._clock.now_s + SAMPLE_S, self._sample)
+
+    def _policy(self, flight: _Flight) -> Policy:
+        return self._policies[flight.replica]
+
+    def _after(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
+        """Call at once where there is no delay: most fleets have none, and the clock is the hot path."""
+        if delay_s:
+            self._clock.at(self._clock.now_s + delay_s, call, *args)
+        else:
+            call(*args)

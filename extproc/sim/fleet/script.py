@@ -1,0 +1,80 @@
+"""What happens to a fleet while it runs, as its file tells: crashes, drains, additions, slow nodes, outages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from extproc.core.model import Lifecycle
+from extproc.sim.fleet.clock import Clock
+from extproc.sim.fleet.engine import Engine
+from extproc.sim.fleet.news import News
+from extproc.sim.fleet.spec import Event, FleetSpec, Happening
+
+NOTICE_S = 0.2  # until an agent finds its engine gone
+
+
+class Script:
+    """Makes the events of a fleet happen. `lose` ends all requests on an engine, `go_on` begins its next step."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        fleet: FleetSpec,
+        engines: Mapping[str, Engine],
+        news: News,
+        lose: Callable[[Engine], None],
+        go_on: Callable[[Engine], None],
+    ) -> None:
+        self._clock, self._fleet, self._engines, self._news = clock, fleet, engines, news
+        self._lose, self._go_on = lose, go_on
+
+    def begin(self) -> None:
+        """Put all events on the clock."""
+        for event in self._fleet.events:
+            engines = [self._engines[event.instance]] if event.instance else list(self._engines.values())
+            self._clock.at(event.at_s, self._happen, event, engines)
+
+    def _happen(self, event: Event, engines: list[Engine]) -> None:
+        if event.what is Happening.REDIS_OUTAGE:
+            self._news.silence(event.value)
+            return
+        for engine in engines:
+            self._happen_to(engine, event)
+
+    def _happen_to(self, engine: Engine, event: Event) -> None:
+        now = self._clock.now_s
+        match event.what:
+            case Happening.CRASH:
+                engine.crash(now)
+                self._lose(engine)
+                self._clock.at(now + NOTICE_S, self._start, engine)
+            case Happening.ADD:
+                if engine.lifecycle is Lifecycle.STOPPED:
+                    self._start(engine)
+            case Happening.DRAIN:
+                self._become(engine, Lifecycle.READY, Lifecycle.DRAINING)
+            case Happening.RESUME:
+                self._become(engine, Lifecycle.DRAINING, Lifecycle.READY)
+            case Happening.SLOW:
+                engine.slow_down(event.value, now)
+                self._go_on(engine)
+            case Happening.NETWORK_DELAY:
+                engine.network_s = engine.spec.network_s + event.value
+            case Happening.RESET_CACHE:
+                engine.reset_cache()
+                self._news.caches_changed(engine)
+
+    def _start(self, engine: Engine) -> None:
+        engine.load_model(self._clock.now_s)
+        self._news.lifecycle_changed(engine)
+        self._clock.at(self._clock.now_s + engine.spec.start_s, self._ready, engine, engine.incarnation)
+
+    def _ready(self, engine: Engine, incarnation: int) -> None:
+        if engine.incarnation == incarnation:
+            self._become(engine, Lifecycle.LOADING, Lifecycle.READY)
+
+    def _become(self, engine: Engine, before: Lifecycle, after: Lifecycle) -> None:
+        """Change the lifecycle, if it is the one that such a change begins with."""
+        if engine.lifecycle is before:
+            engine.lifecycle = after
+            self._news.lifecycle_changed(engine)

@@ -1,0 +1,139 @@
+"""Our own router as a policy: the very `core.Router` that the server runs, told what Redis and Envoy would tell it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from extproc.core.events import Published
+from extproc.core.kv_delta import KvDelta
+from extproc.core.ledger import Reservation
+from extproc.core.model import Decision, Features, Instance, KvLayout, Outcome, Request
+from extproc.core.output_lengths import AnswerKind
+from extproc.core.router import Router
+from extproc.core.snapshot import Policy as Rules
+from extproc.sim.policies.policy import Ask, Ending, Setting
+
+_PEERS = "peers"  # all other replicas count as one router here: ids of requests are unique
+
+
+class Ours:
+    """One replica. Engines tell their KV events, as vLLM does where it is asked to."""
+
+    hears_caches = True
+
+    def __init__(self, setting: Setting, rules: Rules | None = None) -> None:
+        self.router = Router(rules)
+        self._block_size_tokens = setting.block_size_tokens
+        self._random = setting.random
+        self._features: dict[str, Features] = {}
+        self._keys: dict[str, str] = {}  # instance id -> key
+        self._news: list[object] = []
+        self._shares = setting.replicas > 1
+
+    def choose(self, ask: Ask, now: float) -> str | None:
+        """Decide and book, as the server does."""
+        decision = self.decide(ask, now)
+        if decision.chosen is None:
+            return None
+        return decision.chosen.instance.id
+
+    def decide(self, ask: Ask, now: float) -> Decision:
+        """The whole decision, for those who want to see more of it."""
+        request = self._request(ask)
+        decision = self.router.choose(request, now, self._random.random())
+        if decision.chosen is not None:
+            self._features[ask.id] = self.router.features(request, decision.chosen)
+            if self._shares:
+                key = decision.chosen.instance.key
+                self._news.append((key, self.router.ledger.reservation(ask.id)))
+        return decision
+
+    def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
+        """A record arrives from Redis."""
+        known = self._keys.get(instance.id)
+        if known != instance.key:
+            if known is not None:
+                self.router.kv.forget(known)
+            self._keys[instance.id] = instance.key
+            self.router.kv.apply(instance.key, KvDelta(self._block_size_tokens, cleared=True))
+        self.router.take(self.router.fleet.apply(Published(instance=_aged(instance, now - observed_at_s)), now))
+
+    def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None:
+        """Its agent's KV log goes on."""
+        key = self._keys.get(instance_id)
+        if key is not None:
+            self.router.kv.apply(key, KvDelta(0, gpu=tuple(stored), removed=tuple(removed)))
+
+    def first_token(self, ask: Ask, instance_id: str, now: float) -> None:
+        """No response byte passes through us."""
+
+    def ended(self, ask: Ask, instance_id: str, ending: Ending, now: float) -> None:
+        """The stream ends, and Envoy's access log tells the rest."""
+        self.router.release(ask.id, now)
+        if self._shares:
+            self._news.append((ask.id, now))
+        member = self.router.fleet.get(instance_id)
+        self.router.learn(self._outcome(ask, ending, member.instance.address if member else ""), now)
+
+    def news(self) -> Sequence[object]:
+        """Bookings and ends since this was asked last."""
+        news, self._news = self._news, []
+        return news
+
+    def hear(self, news: object, now: float) -> None:
+        """Another replica's booking, or the end of one."""
+        match news:
+            case (str(key), Reservation() as theirs):
+                self.router.ledger.reserve(key, replace(theirs, router=_PEERS), now)
+            case (str(request_id), float(ended_s)):
+                self.router.ledger.release(request_id, ended_s, _PEERS)
+
+    def _request(self, ask: Ask) -> Request:
+        arrival = ask.arrival
+        kind = AnswerKind.of(arrival.model, "chat", arrival.tenant, True, arrival.max_output_tokens)
+        output = self.router.beliefs.outputs.expect(kind, arrival.max_output_tokens)
+        return Request(
+            id=ask.id,
+            api="chat",
+            model=arrival.model,
+            prompt_tokens=arrival.prompt_tokens,
+            token_error=0.0,
+            token_counts=(),
+            media_tokens=0,
+            prefix=ask.prompt_blocks,
+            tokens_per_block=float(self._block_size_tokens),
+            max_output_tokens=arrival.max_output_tokens,
+            expected_output_tokens=math.ceil(output.mean),
+            output_p50_tokens=output.p50,
+            output_p90_tokens=output.p90,
+            stream=True,
+            tenant=arrival.tenant,
+            session=arrival.session,
+            priority=arrival.priority,
+            request_class=arrival.request_class,
+            chains={KvLayout(self._block_size_tokens, arrival.model): ask.prompt_blocks} if ask.prompt_blocks else {},
+        )
+
+    def _outcome(self, ask: Ask, ending: Ending, address: str) -> Outcome:
+        served = ending.status == 200
+        return Outcome(
+            features=self._features.pop(ask.id, None),
+            address=address,
+            status=ending.status,
+            flags=() if served else ("upstream_connection_failure",),
+            attempts=1,
+            duration_s=ending.duration_s,
+            ttft_s=ending.ttft_s,
+            routing_s=0.0,
+            prompt_tokens=ask.arrival.prompt_tokens if served else None,
+            completion_tokens=ending.completion_tokens if served else None,
+            cached_tokens=ending.cached_tokens,
+        )
+
+
+def _aged(instance: Instance, age_s: float) -> Instance:
+    return msgspec.structs.replace(instance, age_s=age_s)
