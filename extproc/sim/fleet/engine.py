@@ -132,7 +132,7 @@ class Engine:
     def crash(self, now: float) -> None:
         """Lose everything at once."""
         self.down(now)
-        self.lifecycle = Lifecycle.STOPPED
+        self.lifecycle = Lifecycle.UNHEALTHY
         self.incarnation += 1
         self._boot()
 

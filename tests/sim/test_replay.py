@@ -1,0 +1,339 @@
+"""A fleet on the virtual clock: times by hand, faults, what routers hear and when, and that nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.core.model import Instance, Lifecycle
+from extproc.sim.capacity import capacity_rps
+from extproc.sim.fleet.replay import ATTEMPTS, replay
+from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening, InstanceSpec
+from extproc.sim.policies.oracle import Oracle
+from extproc.sim.policies.ours import Ours
+from extproc.sim.policies.policy import Ask, Ending, Setting
+from extproc.sim.report.run import Fate, Run
+from extproc.sim.traffic.arrival import Arrival, Traffic
+
+MODEL = "meta-llama/Llama-3.1-8B"
+
+
+class Fixed:
+    """A policy that always names the same instance, and writes down what it hears."""
+
+    hears_caches = True
+    made: list[Fixed]
+
+    def __init__(self, setting: Setting, choice: str | None = "a") -> None:
+        self.setting, self.choice = setting, choice
+        self.reports: list[tuple[Instance, float, float]] = []
+        self.caches: list[tuple[str, list[int], list[int], float]] = []
+        self.first_tokens: list[tuple[str, float]] = []
+        self.endings: list[tuple[str, Ending, float]] = []
+        self.heard: list[tuple[object, float]] = []
+        self._news: list[object] = []
+
+    def choose(self, ask: Ask, now: float) -> str | None:
+        self._news.append(ask.id)
+        return self.choice
+
+    def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
+        self.reports.append((instance, observed_at_s, now))
+
+    def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None:
+        self.caches.append((instance_id, list(stored), list(removed), now))
+
+    def first_token(self, ask: Ask, instance_id: str, now: float) -> None:
+        self.first_tokens.append((ask.id, now))
+
+    def ended(self, ask: Ask, instance_id: str, ending: Ending, now: float) -> None:
+        self.endings.append((ask.id, ending, now))
+
+    def news(self) -> Sequence[object]:
+        news, self._news = self._news, []
+        return news
+
+    def hear(self, news: object, now: float) -> None:
+        self.heard.append((news, now))
+
+
+def run(
+    arrivals: Sequence[Arrival],
+    instances: Sequence[InstanceSpec],
+    *,
+    events: Sequence[Event] = (),
+    conditions: Conditions | None = None,
+    choice: Callable[[Setting], str | None] = lambda _: "a",
+) -> tuple[Run, list[Fixed]]:
+    """Replay a handful of requests under a policy that always says the same."""
+    made: list[Fixed] = []
+
+    def factory(setting: Setting) -> Fixed:
+        made.append(Fixed(setting, choice(setting)))
+        return made[-1]
+
+    traffic = Traffic(name="few", arrivals=tuple(arrivals), block_size_tokens=64)
+    fleet = FleetSpec(name="small", instances=tuple(instances), events=tuple(events))
+    return replay(traffic, fleet, conditions or Conditions(), "fixed", factory), made
+
+
+def spec(name: str = "a", **more: object) -> InstanceSpec:
+    """An instance of the usual kind."""
+    return replace(InstanceSpec(id=name, models=(MODEL,)), **more)
+
+
+def ask(at_s: float, prompt_tokens: int = 1000, output_tokens: int = 11, **more: object) -> Arrival:
+    """A request to the usual model."""
+    arrival = Arrival(at_s=at_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens, model=MODEL)
+    return replace(arrival, **more)
+
+
+def test_one_request_takes_what_its_profile_says() -> None:
+    """TTFT is one prefill step; each further token is one decode step; the network is paid on both ways."""
+    instance = spec(network_s=0.25, step_overhead_s=0.004)
+    result, _ = run([ask(1.0)], [instance])
+    served = result.served[0]
+    profile = instance.profile()
+    prefill_s = profile.prefill_s(1000, 0) + 0.004
+    decode_s = sum(profile.decode_step_s(1, 1000 + token) + 0.004 for token in range(10))
+    assert served.fate is Fate.SERVED
+    assert served.ttft_s == pytest.approx(prefill_s + 0.5)
+    assert served.duration_s == pytest.approx(prefill_s + decode_s + 0.5)
+    assert served.tpot_s == pytest.approx(decode_s / 10)
+    assert result.busy_s["a"] == pytest.approx(prefill_s + decode_s)
+
+
+def test_a_request_that_comes_in_mid_decode_waits_for_the_running_iteration_only() -> None:
+    """A stretch of decode steps is cut at its next boundary."""
+    profile = spec().profile()
+    first = [ask(0.0, output_tokens=1000)]
+    second = ask(1.0, prompt_tokens=100)
+    result, _ = run([*first, second], [spec()])
+    started_s = 1.0 + result.served[1].ttft_s - profile.mixed_step_s([(100, 0)], 1, 1000 + 150)  # type: ignore[operator]
+    assert 0.0 <= started_s - 1.0 <= profile.decode_step_s(1, 1200)
+
+
+def test_a_prompt_that_was_computed_before_is_cached() -> None:
+    """The second of two equal prompts finds all blocks but the one with its last token."""
+    blocks = tuple(range(16))
+    result, policies = run([ask(0.0, 1024, blocks=blocks), ask(5.0, 1024, blocks=blocks)], [spec()])
+    assert [served.cached_tokens for served in result.served] == [0, 960]
+    stored = [block for _, stored, _, _ in policies[0].caches for block in stored]
+    assert len(stored) == len(set(stored)) == 16
+
+
+def test_reports_are_late_and_old() -> None:
+    """Each arrives its delay after it was read, and no reading is further from the next than the period allows."""
+    conditions = Conditions(state_period_s=0.5, state_delay_s=2.0)
+    _, policies = run([ask(0.0), ask(9.0)], [spec()], conditions=conditions)
+    later = policies[0].reports[1:]
+    assert later
+    assert all(now - read_s == pytest.approx(2.0) for _, read_s, now in later)
+    assert all(after - before <= 1.5 + 1e-9 for (_, before, _), (_, after, _) in pairwise(later))
+
+
+def test_lost_reports_are_not_heard() -> None:
+    """A share of readings never arrives."""
+    heard = [
+        len(run([ask(0.0), ask(60.0)], [spec()], conditions=Conditions(state_loss=loss))[1][0].reports)
+        for loss in (0.0, 0.5, 1.0)
+    ]
+    assert heard[0] > heard[1] > heard[2] == 1
+
+
+def test_replicas_hear_each_other_a_little_later() -> None:
+    """What one replica tells reaches all the others, and not itself."""
+    conditions = Conditions(replicas=3, peer_delay_s=0.125)
+    _, policies = run([ask(1.0), ask(2.0, 10, 1), ask(3.0, 10, 1)], [spec()], conditions=conditions)
+    heard = [item for policy in policies for item in policy.heard]
+    assert len([item for item, _ in heard]) >= 4
+    assert {round(now % 1.0, 6) for item, now in heard if item in ("0", "1")} == {0.125}
+
+
+@pytest.mark.parametrize(
+    ("sent_at_s", "output_tokens", "fate", "attempts"),
+    [
+        (1.0, 2000, Fate.FAILED, 1),  # the answer has begun: nobody can take it over
+        (1.999, 10, Fate.FAILED, ATTEMPTS),  # the prompt is lost; the policy insists on the dead instance
+        (2.5, 10, Fate.FAILED, ATTEMPTS),  # its port is closed
+        (5.5, 10, Fate.SERVED, 1),  # it is back
+    ],
+)
+def test_a_crash_loses_what_an_instance_had(sent_at_s: float, output_tokens: int, fate: Fate, attempts: int) -> None:
+    """A crash at 2 s, ready again 3 s after its agent noticed."""
+    events = [Event(at_s=2.0, what=Happening.CRASH, instance="a")]
+    arrivals = [ask(sent_at_s, output_tokens=output_tokens), ask(9.0)]
+    result, policies = run(arrivals, [spec(start_s=3.0)], events=events)
+    served = result.served[0]
+    assert (served.fate, served.attempts) == (fate, attempts)
+    assert [ending.status for request, ending, _ in policies[0].endings if request == "0"] == [
+        200 if fate is Fate.SERVED else 503
+    ] * attempts
+    told = {report.lifecycle for report, _, _ in policies[0].reports}
+    assert told - {Lifecycle.UNHEALTHY} == {Lifecycle.READY, Lifecycle.LOADING}
+    assert {report.incarnation for report, _, _ in policies[0].reports} == {"1", "2"}
+
+
+def test_a_drained_instance_ends_what_it_has_and_is_told_of() -> None:
+    """Draining and resumed, as routers hear it."""
+    events = [
+        Event(at_s=0.1, what=Happening.DRAIN, instance="a"),
+        Event(at_s=5.0, what=Happening.RESUME, instance="a"),
+    ]
+    result, policies = run([ask(0.0, output_tokens=100), ask(9.0)], [spec()], events=events)
+    assert all(served.fate is Fate.SERVED for served in result.served)
+    told = [report.lifecycle for report, _, _ in policies[0].reports]
+    changes = [told[0], *(after for before, after in pairwise(told) if after is not before)]
+    assert changes == [Lifecycle.READY, Lifecycle.DRAINING, Lifecycle.READY]
+
+
+def test_an_added_instance_is_unknown_then_loads_then_serves() -> None:
+    """Nobody hears of it before, and it is paid for from its addition on."""
+    events = [Event(at_s=1.0, what=Happening.ADD, instance="a")]
+    result, policies = run([ask(0.5), ask(4.0)], [spec(at_start=False, start_s=2.0)], events=events)
+    assert [served.fate for served in result.served] == [Fate.FAILED, Fate.SERVED]
+    assert policies[0].reports[0][0].lifecycle is Lifecycle.LOADING
+    assert result.up_s["a"] == pytest.approx(result.ended_s - 1.0)
+
+
+def test_a_slow_node_takes_longer_and_heals() -> None:
+    """Three times as long for each step, and then as before."""
+    events = [
+        Event(at_s=1.0, what=Happening.SLOW, instance="a", value=3.0),
+        Event(at_s=5.0, what=Happening.SLOW, instance="a", value=1.0),
+    ]
+    result, _ = run([ask(0.0), ask(2.0), ask(6.0)], [spec()], events=events)
+    before, during, after = [served.duration_s for served in result.served]
+    assert before
+    assert during == pytest.approx(3 * before)
+    assert after == pytest.approx(before)
+
+
+def test_a_network_delay_is_paid_on_both_ways() -> None:
+    """For as long as it lasts."""
+    events = [Event(at_s=1.0, what=Happening.NETWORK_DELAY, instance="a", value=0.1)]
+    result, _ = run([ask(0.0), ask(2.0)], [spec()], events=events)
+    assert result.served[1].ttft_s == pytest.approx(result.served[0].ttft_s + 0.2)  # type: ignore[operator]
+
+
+def test_a_reset_cache_is_forgotten_and_told() -> None:
+    """What was cached is computed anew, and routers hear that every block is gone."""
+    blocks = tuple(range(16))
+    events = [Event(at_s=2.0, what=Happening.RESET_CACHE, instance="a")]
+    arrivals = [ask(0.0, 1024, blocks=blocks), ask(5.0, 1024, blocks=blocks)]
+    result, policies = run(arrivals, [spec()], events=events)
+    assert [served.cached_tokens for served in result.served] == [0, 0]
+    removed = [block for _, _, removed, _ in policies[0].caches for block in removed]
+    assert len(removed) == 16
+
+
+def test_nothing_is_heard_while_redis_is_away() -> None:
+    """Reports and cache events of that time are lost."""
+    events = [Event(at_s=2.0, what=Happening.REDIS_OUTAGE, value=3.0)]
+    _, policies = run([ask(0.0), ask(3.0, 640, blocks=tuple(range(10))), ask(8.0)], [spec()], events=events)
+    assert not [now for _, _, now in policies[0].reports if 2.0 <= now < 5.0]
+    assert [now for _, _, now in policies[0].reports if now >= 5.0]
+    assert not policies[0].caches
+
+
+def test_what_follows_waits_for_the_answer_before_it() -> None:
+    """A turn comes its think time after the answer, and not before its own time."""
+    arrivals = [ask(0.0, output_tokens=100), ask(0.0, follows=0, think_s=2.0), ask(30.0, follows=1, think_s=1.0)]
+    result, _ = run(arrivals, [spec()])
+    first, second, third = result.served
+    assert second.arrived_s == pytest.approx(first.duration_s + 2.0)  # type: ignore[operator]
+    assert third.arrived_s == 30.0
+
+
+def test_a_refused_request_is_refused_at_once() -> None:
+    """The policy names no instance."""
+    result, policies = run([ask(0.0)], [spec()], choice=lambda _: None)
+    assert result.served[0].fate is Fate.REFUSED
+    assert not policies[0].endings
+
+
+def test_a_request_that_no_engine_could_hold_fails_without_a_retry() -> None:
+    """An engine answers 400, which no other attempt mends."""
+    result, policies = run([ask(0.0, 2000)], [spec(kv_tokens=1024)])
+    assert (result.served[0].fate, result.served[0].attempts) == (Fate.FAILED, 1)
+    assert policies[0].endings[0][1].status == 400
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.floats(0.0, 20.0),
+        st.integers(1, 3000),
+        st.integers(1, 400),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ARRIVALS, st.integers(0, 3), st.integers(1, 3), st.sampled_from([Ours, Oracle]))
+def test_no_request_is_lost_whatever_happens(
+    asked: list[tuple[float, int, int, int]], seed: int, replicas: int, factory: type[Ours] | type[Oracle]
+) -> None:
+    """With crashes, drains and small caches every request ends once, no time is negative, and runs repeat exactly."""
+    arrivals = [
+        ask(at_s, prompt, output, blocks=tuple(range(1000 * family, 1000 * family + prompt // 64)))
+        for at_s, prompt, output, family in sorted(asked)
+    ]
+    instances = tuple(spec(name, kv_tokens=4096, max_num_seqs=4, start_s=2.0) for name in "abc")
+    events = (
+        Event(at_s=3.0, what=Happening.CRASH, instance="a"),
+        Event(at_s=6.0, what=Happening.DRAIN, instance="b"),
+        Event(at_s=9.0, what=Happening.RESUME, instance="b"),
+        Event(at_s=10.0, what=Happening.SLOW, instance="c", value=4.0),
+    )
+    fleet = FleetSpec(name="small", instances=instances, events=events)
+    traffic = Traffic(name="few", arrivals=tuple(arrivals), block_size_tokens=64)
+    conditions = Conditions(seed=seed, replicas=replicas)
+    result = replay(traffic, fleet, conditions, "policy", factory)
+    assert len(result.served) == len(arrivals)
+    for served in result.served:
+        if served.fate is Fate.SERVED:
+            assert served.ttft_s is not None
+            assert served.duration_s is not None
+            assert 0.0 < served.ttft_s <= served.duration_s
+            assert served.cached_tokens < served.arrival.prompt_tokens
+    assert replay(traffic, fleet, conditions, "policy", factory).served == result.served
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000))
+def test_our_router_is_empty_when_all_is_over(seed: int) -> None:
+    """Nothing stays booked once every request has ended, over several replicas."""
+    made: list[Ours] = []
+
+    def factory(setting: Setting) -> Ours:
+        made.append(Ours(setting))
+        return made[-1]
+
+    arrivals = [ask(number * 0.05, 100 + number, 20) for number in range(50)]
+    traffic = Traffic(name="few", arrivals=(*arrivals, ask(60.0, 10, 1)), block_size_tokens=64)
+    fleet = FleetSpec(name="small", instances=(spec("a"), spec("b")))
+    replay(traffic, fleet, Conditions(seed=seed, replicas=2), "extproc", factory)
+    for ours in made:
+        assert not ours.router.ledger.in_flight()
+        assert all(ours.router.ledger.work(f"{name}@1").requests <= 1 for name in "ab")
+
+
+def test_capacity_is_what_a_saturated_fleet_serves() -> None:
+    """Prompts alone, without repeated blocks: twice the load of the capacity takes about twice the time."""
+    instances = tuple(spec(name, max_num_batched_tokens=4096) for name in "ab")
+    fleet = FleetSpec(name="two", instances=instances)
+    arrivals = tuple(ask(0.0, 2000, 200) for _ in range(1000))
+    traffic = Traffic(name="flood", arrivals=arrivals, block_size_tokens=64)
+    result = replay(traffic, fleet, Conditions(), "oracle", Oracle)
+    assert 1000 / result.ended_s == pytest.approx(capacity_rps(traffic, fleet), rel=0.15)
+    assert capacity_rps(traffic, replace(fleet, instances=instances[:1])) == pytest.approx(
+        capacity_rps(traffic, fleet) / 2
+    )
