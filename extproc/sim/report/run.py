@@ -48,6 +48,7 @@ class Sample:
     running: tuple[int, ...]
     waiting: tuple[int, ...]
     kv_usage: tuple[float, ...]
+    ready: tuple[bool, ...] = ()  # which take new requests; () where all do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
