@@ -73,13 +73,18 @@ KNOWN_HARDWARE = tuple(sorted({hardware for _, hardware, _ in _FITTED}))
 _UNKNOWN = _FITTED[_LLAMA_8B, "a100_sxm", 1]
 
 
-def _family(model: str) -> str:
+def family(model: str) -> str:
     """Model family of the table that a served name belongs to, "" if none: `meta-llama/Llama-3.1-8B` is one."""
     name = model.lower().replace("meta-", "")
-    for family in (_LLAMA_8B, _LLAMA_70B, _QWEN_32B, _QWEN_8B):
-        if family in name:
-            return family
+    for known in (_LLAMA_8B, _LLAMA_70B, _QWEN_32B, _QWEN_8B):
+        if known in name:
+            return known
     return ""
+
+
+def fitted_on(hardware: str) -> tuple[tuple[str, int], ...]:
+    """(model family, tensor parallel size) of each fit that there is for some hardware."""
+    return tuple((model, size) for model, where, size in _FITTED if where == hardware)
 
 
 def profile_for(model: str, hardware: str, tensor_parallel: int) -> Profile:
@@ -89,7 +94,7 @@ def profile_for(model: str, hardware: str, tensor_parallel: int) -> Profile:
     three apart, so that what is learned about one never colours another.
     """
     name = f"{model}/{hardware or 'unknown'}/tp{tensor_parallel}"
-    constants = _FITTED.get((_family(model), hardware, tensor_parallel))
+    constants = _FITTED.get((family(model), hardware, tensor_parallel))
     if constants is None:
         constants = _FITTED.get((_LLAMA_8B, hardware, 1), _UNKNOWN)
     return Profile(name, *constants)

@@ -1,0 +1,65 @@
+"""Fleet files: a fleet in YAML, in the words of the registry's records, as a `FleetSpec`, and back.
+
+In the place of such a file, the list that `extproc fleet --json` prints is read as well: the fleet that is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from extproc.adapters import yaml_files
+from extproc.core.model import Instance
+from extproc.errors import ConfigError
+from extproc.sim.fleet.checks import check
+from extproc.sim.fleet.entries import FleetFile, Happens, entry_of
+from extproc.sim.fleet.live import from_registry
+from extproc.sim.fleet.spec import FleetSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SHAPES: Any = FleetFile | list[Instance]
+
+
+def read(path: Path, *, like: str = "") -> FleetSpec:
+    """Read a fleet file, or a list of live records.
+
+    `like` names a model whose step times stand for all, in live records only. Raises ConfigError, with one line that
+    names file and place, if it cannot be read or simulated.
+    """
+    content: FleetFile | list[Instance] = yaml_files.load(path, _SHAPES)
+    try:
+        if isinstance(content, list):
+            return from_registry(content, path.stem, like=like)
+        return _fleet(content, path.stem)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def as_yaml(fleet: FleetSpec) -> str:
+    """Write a fleet down, one entry an instance, such that reading it gives the same fleet."""
+    content = FleetFile(
+        name=fleet.name,
+        instances=tuple(entry_of(spec) for spec in fleet.instances),
+        events=tuple(
+            Happens(at_s=event.at_s, what=event.what, instance=event.instance, value=event.value)
+            for event in fleet.events
+        ),
+    )
+    written = msgspec.to_builtins(content)
+    written["instances"] = [{"id": entry["id"]} | entry for entry in written["instances"]]  # the id stands first
+    return yaml_files.dump(written)
+
+
+def _fleet(content: FleetFile, name: str) -> FleetSpec:
+    groups = {entry.id: entry.ids for entry in content.instances}
+    events = [event for happens in content.events for event in happens.events(groups)]
+    return check(
+        FleetSpec(
+            name=content.name or name,
+            instances=tuple(spec for entry in content.instances for spec in entry.instances(content.defaults)),
+            events=tuple(sorted(events, key=lambda event: event.at_s)),
+        )
+    )
