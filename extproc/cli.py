@@ -11,7 +11,7 @@ from extproc import __version__
 from extproc.errors import ExtprocError
 
 # Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
-COMMANDS = ("demo", "serve", "agent", "engine", "envoy-config", "fleet", "bench")
+COMMANDS = ("demo", "serve", "agent", "engine", "envoy-config", "fleet", "simulate", "bench")
 
 
 def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -22,6 +22,14 @@ def seconds_or_zero(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A share of something, from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
+    return value
+
+
 def count(text: str) -> int:
     """A whole number, 1 or more."""
     value = _whole(text)

@@ -33,6 +33,7 @@ class Ours:
         self._keys: dict[str, str] = {}  # instance id -> key
         self._news: list[object] = []
         self._shares = setting.replicas > 1
+        self._known_layouts: dict[str, tuple[KvLayout, ...]] = {}  # by model; emptied when an instance starts
 
     def choose(self, ask: Ask, now: float) -> str | None:
         """Decide and book, as the server does."""
@@ -59,8 +60,10 @@ class Ours:
             if known is not None:
                 self.router.kv.forget(known)
             self._keys[instance.id] = instance.key
+            self._known_layouts.clear()
             self.router.kv.apply(instance.key, KvDelta(self._block_size_tokens, cleared=True))
-        self.router.take(self.router.fleet.apply(Published(instance=_aged(instance, now - observed_at_s)), now))
+        aged = msgspec.structs.replace(instance, age_s=now - observed_at_s)
+        self.router.take(self.router.fleet.apply(Published(instance=aged), now))
 
     def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None:
         """Its agent's KV log goes on."""
@@ -115,8 +118,17 @@ class Ours:
             session=arrival.session,
             priority=arrival.priority,
             request_class=arrival.request_class,
-            chains={KvLayout(self._block_size_tokens, arrival.model): ask.prompt_blocks} if ask.prompt_blocks else {},
+            chains=dict.fromkeys(self._layouts(arrival.model), ask.prompt_blocks) if ask.prompt_blocks else {},
         )
+
+    def _layouts(self, model: str) -> tuple[KvLayout, ...]:
+        """How the engines that serve a model name their blocks; here all of them cut prompts alike."""
+        layouts = self._known_layouts.get(model)
+        if layouts is None:
+            members = self.router.fleet.members()
+            found = {self.router.kv.layout(member.instance, model) for member in members}
+            layouts = self._known_layouts[model] = tuple(layout for layout in found if layout is not None)
+        return layouts
 
     def _outcome(self, ask: Ask, ending: Ending, address: str) -> Outcome:
         served = ending.status == 200
@@ -134,6 +146,3 @@ class Ours:
             cached_tokens=ending.cached_tokens,
         )
 
-
-def _aged(instance: Instance, age_s: float) -> Instance:
-    return msgspec.structs.replace(instance, age_s=age_s)
