@@ -1,0 +1,137 @@
+"""From what a person writes behind `--traffic` to a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from extproc.errors import ConfigError
+from extproc.sim.traffic import agentic, azure, mooncake, request_log
+from extproc.sim.traffic.agents import agents
+from extproc.sim.traffic.arrival import Traffic
+from extproc.sim.traffic.batch import batch
+from extproc.sim.traffic.chat import chat
+from extproc.sim.traffic.documents import documents
+from extproc.sim.traffic.lines import lines_of
+from extproc.sim.traffic.mix import mix
+from extproc.sim.traffic.mixed_day import mixed_day
+from extproc.sim.traffic.rag import rag
+from extproc.sim.traffic.scale import at_rate, seeded, take
+
+_MADE_UP: dict[str, tuple[Callable[..., Traffic], str | None]] = {  # each with what it has several of
+    "agents": (agents, "kinds"),
+    "batch": (batch, None),
+    "chat": (chat, "apps"),
+    "day": (mixed_day, None),
+    "documents": (documents, None),
+    "rag": (rag, "documents"),
+}
+_FILES: dict[str, Callable[[Path], Traffic]] = {
+    "agentic": agentic.load,
+    "azure": azure.load,
+    "log": request_log.load,
+    "mooncake": mooncake.load,
+}
+_KNOWN_TRACES = {
+    "mooncake-conversation": ("mooncake", "mooncake-conversation.jsonl"),
+    "mooncake-synthetic": ("mooncake", "mooncake-synthetic.jsonl"),
+    "azure-conversation": ("azure", "azure-2023-conversation.csv"),
+    "azure-code": ("azure", "azure-2023-code.csv"),
+    "agentic-coding": ("agentic", "agentic-coding-sessions.jsonl"),
+}
+_PLUS = " + "
+_WHAT_TO_WRITE = f"one of {', '.join(_MADE_UP)}, or {', '.join(f'{kind}:PATH' for kind in _FILES)}"
+
+
+def traffic_of(text: str) -> Traffic:
+    """The workload that `text` names; docs/traffic.md has the grammar. Raises ConfigError for all else.
+
+    `chat?requests=2000&seed=3`, `mooncake:PATH?requests_s=12`, a path alone, or a mix: `60% chat + 40% rag`.
+    """
+    parts = [part.strip() for part in text.split(_PLUS)]
+    if len(parts) == 1:
+        return _one(parts[0])
+    mixed = [(_one(name), share) for share, name in map(_share, parts)]
+    return mix(_PLUS.join(traffic.name for traffic, _ in mixed), mixed)
+
+
+def known_traces(directory: Path) -> dict[str, Path]:
+    """Public traces that lie in a directory under the names that docs/traffic.md gives them; `load_known` reads one."""
+    paths = {name: directory / file for name, (_, file) in _KNOWN_TRACES.items()}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
+def load_known(name: str, path: Path) -> Traffic:
+    """A public trace of `known_traces`. Raises ConfigError."""
+    kind, _ = _KNOWN_TRACES[name]
+    return _FILES[kind](path)
+
+
+def _share(part: str) -> tuple[float, str]:
+    share, percent, name = part.partition("%")
+    try:
+        if not percent:
+            raise ValueError
+        return float(share), name.strip()
+    except ValueError:
+        raise ConfigError(f"each part of a mix begins with its share, as in '60% chat + 40% rag': {part!r}") from None
+
+
+def _one(text: str) -> Traffic:
+    name, _, query = text.partition("?")
+    options = _options(query, text)
+    if name in _MADE_UP:
+        make, several = _MADE_UP[name]
+        return make(**_typed(options, text, {several: int} if several else {}))
+    kind, colon, file = name.partition(":")
+    if not colon or kind not in _FILES:
+        if colon or not Path(name).is_file():
+            raise ConfigError(f"no traffic is named {name!r}: write {_WHAT_TO_WRITE}")
+        kind, file = _kind_of(Path(name)), name
+    return _variant(_FILES[kind](Path(file)), _typed(options, text, {"offset": int}))
+
+
+def _variant(traffic: Traffic, options: dict[str, Any]) -> Traffic:
+    """A recorded workload as the options want it."""
+    traffic = seeded(traffic, options.get("seed", 0))
+    if "requests" in options or "offset" in options:
+        traffic = take(traffic, options.get("requests", len(traffic.arrivals)), options.get("offset", 0))
+    return at_rate(traffic, options["requests_s"]) if "requests_s" in options else traffic
+
+
+def _options(query: str, text: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise ConfigError(f"options are written as in 'chat?requests=2000&seed=3': {text!r}") from None
+
+
+def _typed(options: dict[str, str], text: str, special: dict[str, type[int]]) -> dict[str, Any]:
+    """Values of the options, checked: all are above 0, but for a seed and an offset, which may be 0."""
+    known: dict[str, type[int] | type[float]] = {"requests": int, "seed": int, "requests_s": float, **special}
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(f"{text!r} has no option {name!r}: {', '.join(known)} are known")
+        try:
+            values[name] = known[name](value)
+        except ValueError:
+            raise ConfigError(f"{name!r} must be a number, and is {value!r} in {text!r}") from None
+        least = 0 if name in ("seed", "offset") else 1e-9
+        if not least <= values[name] < 1e9:
+            raise ConfigError(
+                f"{name!r} must be {'0 or more' if not least else 'above 0'}, and is {value!r} in {text!r}"
+            )
+    return values
+
+
+def _kind_of(path: Path) -> str:
+    """What a file is, by its first line."""
+    _, line = next(lines_of(path, 1), (1, b""))
+    if line.removeprefix(b"\xef\xbb\xbf").startswith(azure.HEADER):
+        return "azure"
+    if b'"hash_ids"' in line:
+        return "agentic" if b'"requests"' in line else "mooncake"
+    return "log"

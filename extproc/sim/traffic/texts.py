@@ -1,0 +1,64 @@
+"""Made-up texts: how long they are, and the names of their blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count, islice
+from random import Random
+
+BLOCK_TOKENS = 64  # of all made-up workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt so far. Texts that begin alike share the names of the full blocks that they have in common."""
+
+    tokens: int = 0
+    blocks: tuple[int, ...] = ()
+
+
+class Writer:
+    """Continues texts; every block that it fills is new to the workload."""
+
+    def __init__(self) -> None:
+        self._names = count()
+
+    def after(self, text: Text, tokens: int) -> Text:
+        """`text` and `tokens` more that stand nowhere else."""
+        total = text.tokens + tokens
+        return Text(total, text.blocks + tuple(islice(self._names, total // BLOCK_TOKENS - len(text.blocks))))
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Numbers with a log-normal distribution, kept between two limits: lengths, counts, waits."""
+
+    median: float
+    sigma: float
+    least: float
+    most: float
+
+    def draw(self, random: Random) -> float:
+        """One of them."""
+        return min(self.most, max(self.least, random.lognormvariate(math.log(self.median), self.sigma)))
+
+    def whole(self, random: Random) -> int:
+        """One of them as a whole number."""
+        return round(self.draw(random))
+
+    @property
+    def mean(self) -> float:
+        """Their mean, as if there were no limits."""
+        return self.median * math.exp(self.sigma**2 / 2)
+
+
+def zipf(items: int, exponent: float = 1.0) -> Sequence[float]:
+    """Weights of things of which few are popular, summed up for `Random.choices`."""
+    return list(accumulate(1 / rank**exponent for rank in range(1, items + 1)))
+
+
+def pick(random: Random, cumulative: Sequence[float]) -> int:
+    """Index of one of them, by such weights."""
+    return random.choices(range(len(cumulative)), cum_weights=cumulative)[0]
