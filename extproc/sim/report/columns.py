@@ -39,9 +39,9 @@ def plain(value: float) -> str:
 
 
 TTFT_MEAN = Column("ttft_mean_s", "TTFT", seconds, "Mean time from a request's arrival to its first token.")
-TTFT_P50 = Column("ttft_p50_s", "p50", seconds, "Half of the requests saw their first token by then.")
-TTFT_P90 = Column("ttft_p90_s", "p90", seconds, "Nine in ten requests saw their first token by then.")
-TTFT_P99 = Column("ttft_p99_s", "p99", seconds, "All but one in a hundred saw their first token by then.")
+TTFT_P50 = Column("ttft_p50_s", "TTFT50", seconds, "Half of the requests saw their first token by then.")
+TTFT_P90 = Column("ttft_p90_s", "TTFT90", seconds, "Nine in ten requests saw their first token by then.")
+TTFT_P99 = Column("ttft_p99_s", "TTFT99", seconds, "All but one in a hundred saw their first token by then.")
 TPOT_P50 = Column("tpot_p50_s", "TPOT50", seconds, "Median over requests of the mean time between two tokens.")
 TPOT_P99 = Column("tpot_p99_s", "TPOT99", seconds, "The same at the 99th percentile: how choppy the worst streams are.")
 E2E_MEAN = Column("e2e_mean_s", "E2E", seconds, "Mean time from arrival to the last token.")

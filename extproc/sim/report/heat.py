@@ -20,7 +20,8 @@ def heat_table(cells: Sequence[Cell], column: Column, policies: Sequence[str]) -
     heads = "".join(f'<th class="up{_mine(policy)}"><span>{escape(policy)}</span></th>' for policy in policies)
     names = "".join(f"<th>{name}</th>" for name in ("trace", "fleet", "load", "state delay", "routers"))
     body = "".join(_row(cell, column, policies) for cell in cells)
-    return f'<div class="wide"><table class="heat"><thead><tr>{names}{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"<thead><tr>{names}{heads}</tr></thead>"
+    return f'<div class="wide"><table class="heat">{head}<tbody>{body}</tbody></table></div>'
 
 
 def shade(value: float, top: float, figure: str) -> int:

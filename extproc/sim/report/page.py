@@ -11,9 +11,9 @@ from extproc.sim.report.columns import CELL_COLUMNS, GOODPUT, SUITE_COLUMNS, TTF
 from extproc.sim.report.curves import Curves
 from extproc.sim.report.heat import SHADES, heat_table
 from extproc.sim.report.plots import Style, goodput_plot, loads_plot, styles, ttft_plot
-from extproc.sim.report.ranking import best, groups, medians, policies, values, wins
+from extproc.sim.report.ranking import HIGHER_IS_BETTER, best, groups, medians, policies, values, wins
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
-from extproc.sim.report.suite_json import ORACLE, OURS, Cell
+from extproc.sim.report.suite_json import ORACLE, OURS, ROUND_ROBIN, Cell
 from extproc.sim.report.table import cell_title, counted
 
 _STRIPS = 4  # policies whose loads are drawn
@@ -61,28 +61,40 @@ def _head(report: Report, order: Sequence[str]) -> str:
         f"<h1>{escape(report.title)}</h1>\n<p class=lead>{escape(_summary(report.cells, order))}</p>\n"
         f"<p>Made by</p><pre>{escape(report.command)}</pre>"
         f"<p>with seed {seeds}: the same command gives the same figures. Every policy gets the same requests at the "
-        f"same times, and sees the fleet as late as a router does; only <i>{ORACLE}</i> knows the truth, and marks what "
-        "could be had at best.</p>"
+        f"same times, and sees the fleet as late as a router does; only <i>{ORACLE}</i> knows the truth: it marks "
+        "what could be had.</p>"
     )
 
 
 def _summary(cells: Sequence[Cell], order: Sequence[str]) -> str:
     """What came out, in a sentence or two."""
     rivals = sum(policy not in (OURS, ORACLE) for policy in order)
-    text = f"{counted(rivals, 'routing rule')} and {OURS} on {counted(len(cells), 'set')} of conditions."
-    if OURS not in order:
-        return f"{counted(len(order), 'routing rule')} on {counted(len(cells), 'set')} of conditions."
-    if not rivals:
-        return text
-    for column, name in ((GOODPUT, "the most goodput"), (TTFT_MEAN, "the lowest mean TTFT")):
-        won, nobody = 0, 0
-        for cell in cells:
-            winners = best(values(cell, column.figure), column)
-            won += OURS in winners
-            nobody += not winners
-        text += f" {OURS} has {name} in {won} of {len(cells)}"
-        text += f" ({nobody} without a winner: most rules tie)." if nobody else "."
-    return text
+    where = f"on {counted(len(cells), 'set')} of conditions."
+    if OURS not in order or not rivals:
+        return f"{counted(len(order), 'routing rule')} {where}"
+    told = _compared(cells[0]) if len(cells) == 1 else _won(cells)
+    return f"{OURS} beside {counted(rivals, 'other routing rule')} {where} {told}"
+
+
+def _compared(cell: Cell) -> str:
+    told = []
+    for column, name in ((GOODPUT, "Goodput"), (TTFT_MEAN, "Mean TTFT")):
+        found = {policy: value for policy, value in values(cell, column.figure).items() if policy != ORACLE}
+        ours = found.pop(OURS, None)
+        if ours is not None and found:
+            rival = (max if column.figure in HIGHER_IS_BETTER else min)(found, key=found.__getitem__)
+            told.append(f"{name}: {column.write(ours)}, the best other {column.write(found[rival])} ({rival}).")
+    return " ".join(told)
+
+
+def _won(cells: Sequence[Cell]) -> str:
+    told = []
+    for column, name in ((GOODPUT, "most goodput"), (TTFT_MEAN, "lowest mean TTFT")):
+        winners = [best(values(cell, column.figure), column) for cell in cells]
+        text = f"{name} in {sum(OURS in won for won in winners)}"
+        ties = sum(not won for won in winners)
+        told.append(text + (f" (in {ties} most rules tie)" if ties else ""))
+    return f"It has the {' and the '.join(told)} of them."
 
 
 def _goodput_against_load(cells: Sequence[Cell], look: Mapping[str, Style]) -> str:
@@ -109,16 +121,22 @@ def _goodput_against_load(cells: Sequence[Cell], look: Mapping[str, Style]) -> s
 
 def _medians(cells: Sequence[Cell]) -> str:
     parts = [
-        "<h2>Medians and wins</h2><p>Bold: the best, the oracle apart. A win is a set of conditions in which no "
-        "rule reads better; ties all win, and nobody does where more than half tie.</p>"
+        "<h2>Medians and wins</h2><p>Medians over all sets of conditions. Bold: the best, the oracle apart. A win is a "
+        "set of conditions in which no rule reads better; ties all win, and nobody does where more than half tie.</p>",
+        _medians_table(cells),
     ]
     for group, members in groups(cells).items():
-        good, first = wins(members, GOODPUT), wins(members, TTFT_MEAN)
-        extra = {policy: (str(good[policy]), str(first[policy])) for policy in policies(members)}
-        columns = {column: medians(members, column.figure) for column in SUITE_COLUMNS}
-        parts.append(f"<h3>{escape(str(group))}: {counted(len(members), 'set')} of conditions</h3>")
-        parts.append(_table(policies(members), columns, ("wins good", "wins TTFT"), extra))
+        title = f"{escape(str(group))}: {counted(len(members), 'set')} of conditions"
+        parts.append(f"<details><summary>{title}</summary>{_medians_table(members)}</details>")
     return "\n".join(parts)
+
+
+def _medians_table(cells: Sequence[Cell]) -> str:
+    order = policies(cells)
+    good, first = wins(cells, GOODPUT), wins(cells, TTFT_MEAN)
+    extra = {policy: ("", "") if policy == ORACLE else (str(good[policy]), str(first[policy])) for policy in order}
+    columns = {column: medians(cells, column.figure) for column in SUITE_COLUMNS}
+    return _table(order, columns, ("wins good", "wins TTFT"), extra)
 
 
 def _heat(cells: Sequence[Cell], order: Sequence[str]) -> str:
@@ -147,8 +165,8 @@ def _detail(number: int, detail: Detail, look: Mapping[str, Style]) -> str:
         parts.append(
             _figure(
                 "Time to the first token",
-                "How many requests have their first token by then: further left and up is better. A curve that ends below "
-                "1 belongs to a rule that left requests without an answer. Grey: the rules that rank lower.",
+                "How many requests have their first token by then: further left and up is better. A curve that ends "
+                "below 1 belongs to a rule that left requests without an answer. Grey: the rules that rank lower.",
                 ttft_plot(f"ttft{number}", drawn, look),
             )
         )
@@ -156,8 +174,9 @@ def _detail(number: int, detail: Detail, look: Mapping[str, Style]) -> str:
         parts.append(
             _figure(
                 "Load of each instance over time",
-                "One row an instance, darker with more requests. Rows that keep their shade are steady; stripes that move "
-                "from row to row are a herd that runs after stale state. In a mixed fleet faster instances are darker.",
+                "One row an instance, darker with more requests. Rows that keep their shade are steady; stripes that "
+                "move from row to row are a herd that runs after stale state. In a mixed fleet faster instances are "
+                "meant to be darker.",
                 loads_plot(f"loads{number}", strips),
             )
         )
@@ -169,7 +188,7 @@ def _strips(cell: Cell, order: Sequence[str]) -> list[str]:
     rivals = [policy for policy in order if policy not in (OURS, ORACLE)]
     swings = values(cell, "oscillation")
     wildest = sorted(rivals, key=lambda policy: -swings.get(policy, 0.0))[:1]
-    wanted = [OURS, *rivals[:1], "round_robin", *wildest, *rivals]
+    wanted = [OURS, *rivals[:1], ROUND_ROBIN, *wildest, *rivals]
     return [policy for policy in dict.fromkeys(wanted) if policy in cell.policies][:_STRIPS]
 
 
@@ -187,7 +206,8 @@ def _table(
         cells = [_cell(column, found, policy) for column, found in shown.items()]
         cells += [f"<td>{text}</td>" for text in extra.get(policy, ())]
         rows.append(f"<tr{' class=ours' if policy == OURS else ''}><th>{escape(policy)}</th>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    head = f"<thead><tr><th>policy</th>{heads}</tr></thead>"
+    return f'<div class="wide"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _cell(column: Column, found: dict[str, float], policy: str) -> str:
@@ -220,15 +240,18 @@ def _shade_rule(shade: int) -> str:
 
 _STYLE = """
 body{margin:0;font:15px/1.5 system-ui,sans-serif;color:#111827;background:#fff}
-main{max-width:1080px;margin:0 auto;padding:24px 20px 60px}
+main{max-width:1240px;margin:0 auto;padding:24px 20px 60px}
 h1{font-size:26px;margin:8px 0}h2{font-size:19px;margin:40px 0 6px;border-top:1px solid #e5e7eb;padding-top:18px}
 h3{font-size:15px;margin:20px 0 4px}.lead{font-size:17px}p{max-width:46em;margin:8px 0}
 pre{background:#f3f4f6;padding:10px 12px;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:6px 0}
 th,td{padding:3px 8px;text-align:right;white-space:nowrap}thead th{border-bottom:1px solid #9ca3af}
-th:first-child,td:first-child{text-align:left}tbody th{font-weight:400}tr.ours>*{background:#fdf0e6}tr.ours th{font-weight:700}
-.heat{font-size:11px}.heat td,.heat th{padding:2px 5px;border:1px solid #f3f4f6}.heat td.ours{outline:1px solid #d55e00}
-th.up{vertical-align:bottom}th.up span{writing-mode:vertical-rl;transform:rotate(180deg)}th.up.ours{color:#d55e00}
+th:first-child,td:first-child{text-align:left}tbody th{font-weight:400}
+tr.ours>*{background:#fdf0e6}tr.ours th{font-weight:700}
+.heat{font-size:11px}.heat thead th{vertical-align:bottom}
+.heat td,.heat th{padding:2px 5px;border:1px solid #f3f4f6}.heat td.ours{outline:1px solid #d55e00}
+th.up span{writing-mode:vertical-rl;transform:rotate(180deg)}th.up.ours{color:#d55e00}
 figure{margin:20px 0}figcaption{max-width:46em;color:#374151}svg{max-width:100%;height:auto;display:block}
-summary{cursor:pointer;font-weight:600;margin:10px 0}dt{font-weight:600;float:left;clear:left;width:5em}dd{margin:0 0 4px 5.5em}
+summary{cursor:pointer;font-weight:600;margin:10px 0}
+dt{font-weight:600;float:left;clear:left;width:5em}dd{margin:0 0 4px 5.5em}
 """

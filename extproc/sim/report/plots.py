@@ -11,7 +11,7 @@ from typing import Any
 
 from extproc.errors import ConfigError
 from extproc.sim.report.curves import Curves
-from extproc.sim.report.suite_json import ORACLE, OURS
+from extproc.sim.report.suite_json import ORACLE, OURS, ROUND_ROBIN
 
 # Okabe and Ito's palette, which people with any kind of colour blindness tell apart; dashes tell them apart in grey.
 _OURS_COLOUR = "#D55E00"
@@ -47,16 +47,19 @@ class Style:
 
 
 def styles(policies: Sequence[str]) -> dict[str, Style]:
-    """Ours stands out, the first five rivals have a colour, the oracle is dotted black, the others are grey."""
-    rivals = iter(_RIVALS)
+    """Ours stands out, round robin and the first rivals have a colour, the oracle is dotted black, others are grey."""
+    coloured = [policy for policy in policies if policy not in (OURS, ORACLE, ROUND_ROBIN)][: len(_RIVALS) - 1]
+    coloured += [ROUND_ROBIN] if ROUND_ROBIN in policies else []
+    rivals = dict(zip(coloured, _RIVALS, strict=False))
     found: dict[str, Style] = {}
     for policy in policies:
         if policy == OURS:
             found[policy] = Style(_OURS_COLOUR, "-", 2.6, True, 5)
         elif policy == ORACLE:
             found[policy] = Style("#111827", ":", 1.4, True, 4)
-        elif (rival := next(rivals, None)) is not None:
-            found[policy] = Style(rival[0], rival[1], 1.5, True, 3)
+        elif policy in rivals:
+            colour, dash = rivals[policy]
+            found[policy] = Style(colour, dash, 1.5, True, 3)
         else:
             found[policy] = Style(_OTHERS_COLOUR, "-", 0.9, False, 2)
     return found
@@ -109,12 +112,13 @@ def loads_plot(name: str, runs: Sequence[Curves]) -> str:
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+        colours = importlib.import_module("matplotlib").colormaps["Blues"].with_extremes(bad="#E5E7EB")
         image = None
         for axes, run in zip(panels, runs, strict=True):
             grid = [[float("nan") if load is None else load for load in row] for row in run.loads]
             span = (run.at_s[0] / 60, run.at_s[-1] / 60, len(grid) - 0.5, -0.5)
             image = axes.imshow(
-                grid, aspect="auto", extent=span, cmap="cividis_r", vmin=0, vmax=top, interpolation="nearest"
+                grid, aspect="auto", extent=span, cmap=colours, vmin=0, vmax=top, interpolation="nearest"
             )
             axes.set_title(run.policy, fontweight="bold" if run.policy == OURS else "normal")
             axes.grid(visible=False)
@@ -154,12 +158,13 @@ def _svg(name: str, label: str, size_in: tuple[float, float], draw: Callable[[An
 
 
 def _inline(svg: str, name: str, label: str, width_in: float) -> str:
-    """The bare element: no XML head, no namespaces (HTML needs none), ids of its own, its width in CSS pixels."""
+    """The bare element: no XML head, no namespaces (HTML needs none), only ids that are used, its width in pixels."""
     head, rest = svg[svg.index("<svg") :].split(">", 1)
     view = re.search(r'viewBox="[^"]*"', head)
     width = f'style="width: {width_in * 96:.0f}px"'
     svg = f'<svg role="img" aria-label="{label}" {width} {view.group() if view else ""}>{rest.strip()}'
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
     return re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
 
 

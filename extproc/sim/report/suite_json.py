@@ -12,6 +12,7 @@ from extproc.sim.report.figures import Figures, as_json
 
 OURS = "extproc"
 ORACLE = "oracle"  # knows the truth: a bound, no rival
+ROUND_ROBIN = "round_robin"  # what everybody knows, to compare with
 
 Row = Mapping[str, Any]  # a policy's figures as in the JSON
 
