@@ -61,8 +61,8 @@ def _head(report: Report, order: Sequence[str]) -> str:
         f"<h1>{escape(report.title)}</h1>\n<p class=lead>{escape(_summary(report.cells, order))}</p>\n"
         f"<p>Made by</p><pre>{escape(report.command)}</pre>"
         f"<p>with seed {seeds}: the same command gives the same figures. Every policy gets the same requests at the "
-        f"same times, and sees the fleet as late as a router does; only <i>{ORACLE}</i> knows the truth: it marks "
-        "what could be had.</p>"
+        f"same times, and sees the fleet as late as a router does; only <i>{ORACLE}</i> knows the truth, and is no "
+        "rival.</p>"
     )
 
 

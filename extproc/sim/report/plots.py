@@ -11,11 +11,13 @@ from typing import Any
 
 from extproc.errors import ConfigError
 from extproc.sim.report.curves import Curves
+from extproc.sim.report.spread import quantile
 from extproc.sim.report.suite_json import ORACLE, OURS, ROUND_ROBIN
 
 # Okabe and Ito's palette, which people with any kind of colour blindness tell apart; dashes tell them apart in grey.
 _OURS_COLOUR = "#D55E00"
 _RIVALS = (("#0072B2", "-"), ("#009E73", "--"), ("#CC79A7", "-."), ("#56B4E9", (0, (1, 1))), ("#E69F00", (0, (5, 1))))
+_DARKEST = 0.99  # quantile of loads from which on all are as dark: one jam would pale the rest
 _OTHERS_COLOUR = "#C9CDD2"
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -108,7 +110,8 @@ def goodput_plot(
 
 def loads_plot(name: str, runs: Sequence[Curves]) -> str:
     """One strip a policy: a row for each instance, time to the right, darker with more requests on it."""
-    top = max((load for run in runs for row in run.loads for load in row if load is not None), default=1.0)
+    loads = sorted(load for run in runs for row in run.loads for load in row if load is not None)
+    top = max(quantile(loads, _DARKEST), 1.0) if loads else 1.0
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
@@ -124,7 +127,7 @@ def loads_plot(name: str, runs: Sequence[Curves]) -> str:
             axes.grid(visible=False)
             axes.set_yticks(range(len(run.instances)), run.instances, fontsize=7 if len(run.instances) <= 10 else 5)
         panels[-1].set_xlabel("minutes")
-        figure.colorbar(image, ax=list(panels), label="requests, running and waiting", shrink=0.7)
+        figure.colorbar(image, ax=list(panels), label="requests, running and waiting", shrink=0.7, extend="max")
 
     rows = max(len(run.instances) for run in runs)
     return _svg(name, "Load of each instance over time", (7.6, 0.7 + len(runs) * (0.45 + 0.1 * rows)), draw)
