@@ -29,7 +29,7 @@ TARGET_TTFT_S = 2.0
 FIRST_OUTPUT_TOKENS = 128.0
 DEFAULT_MAX_NUM_SEQS = 256
 
-Deployment = tuple[str, str, int, int]  # model, hardware, tensor parallel, sequences in a batch at the most
+Deployment = tuple[str, str, int, int]  # first model, hardware, tensor parallel, sequences in a batch at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class AibrixSlo:
         """The least utilised with room, in the deployments by rank."""
         groups: dict[Deployment, list[Seen]] = {}
         for seen in candidates:
-            groups.setdefault(_deployment(ask, seen), []).append(seen)
+            groups.setdefault(_deployment(seen), []).append(seen)
         ranked = sorted(((self.rank_s(ask, deployment), deployment) for deployment in groups), key=lambda at: at[0])
         for place, (rank_s, deployment) in enumerate(ranked):
             if place > 0 and rank_s > 0:
@@ -93,7 +93,7 @@ class AibrixSlo:
     def sent(self, trip: Trip, now: float) -> None:
         """Book a request's consumption."""
         number = trip.seen.number
-        at_once = self.shape(trip.ask, _deployment(trip.ask, trip.seen)).at_once
+        at_once = self.shape(trip.ask, _deployment(trip.seen)).at_once
         consumed = self._consumed[trip.ask.id, number] = 1 / max(1, at_once)
         self._utilisation[number] = self._utilisation.get(number, 0.0) + consumed
 
@@ -118,10 +118,10 @@ def aibrix_slo(setting: Setting) -> Policy:
     return Desk(setting, rule, on_sent=rule.sent, on_over=rule.over)
 
 
-def _deployment(ask: Ask, seen: Seen) -> Deployment:
+def _deployment(seen: Seen) -> Deployment:
     instance = seen.instance
     sequences = instance.max_num_seqs or DEFAULT_MAX_NUM_SEQS
-    return ask.arrival.model, instance.hardware, instance.tensor_parallel, sequences
+    return instance.models[0], instance.hardware, instance.tensor_parallel, sequences
 
 
 def _power(tokens: float) -> int:

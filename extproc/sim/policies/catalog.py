@@ -61,6 +61,19 @@ CATALOG: dict[str, Entry] = {
     "smetric": Entry(smetric, "stay with the session's prefix while the TTFT target holds (SMetric)", True),
 }
 
+DEFAULTS = ("round_robin", "least_request", "cache_aware", "llm_d_default", "dynamo_kv_tuned")
+"""What is compared where nobody says what to compare."""
+
+
+def names() -> tuple[str, ...]:
+    """Names of all policies, in the order in which they are shown."""
+    return tuple(CATALOG)
+
+
+def described() -> tuple[tuple[str, str], ...]:
+    """Names of all policies with a line each on what they are."""
+    return tuple((name, entry.about) for name, entry in CATALOG.items())
+
 
 def load(name: str) -> Factory:
     """Factory of a policy: a name of the catalog, or `package.module:factory`.

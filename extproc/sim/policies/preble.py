@@ -42,8 +42,7 @@ class _Machine:
 
     def __init__(self, seen: Seen, block_size_tokens: int) -> None:
         instance = seen.instance
-        model = instance.models[0] if instance.models else ""
-        self.profile: Profile = profile_for(model, instance.hardware, instance.tensor_parallel)
+        self.profile: Profile = profile_for(instance.models[0], instance.hardware, instance.tensor_parallel)
         self.shelf = Shelf(seen.number, _room_tokens(seen) // block_size_tokens)
         self.tpots = deque((FIRST_TPOT_S,), maxlen=ANSWERS)
         self.tpot_s = FIRST_TPOT_S

@@ -69,8 +69,8 @@ class Window:
 
     def of(self, number: int) -> list[tuple[float, Tally]]:
         """Tallies of more than one prompt that an instance bears, with what each costs it, the cheapest first."""
-        borne = [(tally.load_s[number], tally) for tally in self._tallies.values() if tally.count > 1]
-        return sorted(((cost_s, tally) for cost_s, tally in borne if number in tally.load_s), key=lambda pair: pair[0])
+        borne = [tally for tally in self._tallies.values() if tally.count > 1 and number in tally.load_s]
+        return sorted(((tally.load_s[number], tally) for tally in borne), key=lambda pair: pair[0])
 
     def _count(self, tally: Tally, count: int, hit_tokens: int, prompt_tokens: int) -> None:
         tally.count += count
