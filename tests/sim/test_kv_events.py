@@ -24,7 +24,7 @@ from extproc.errors import ConfigError
 from extproc.sim.engine import tokenizer
 from extproc.sim.engine.config import EngineConfig, KvEventsConfig
 from extproc.sim.engine.kv_events import KvEventLog, TokenChain
-from extproc.sim.physics.blocks import BlockPool, hash_chain
+from extproc.sim.physics.blocks import BlockPool, CacheListener, hash_chain
 from extproc.sim.physics.request import EngineRequest, Phase
 from extproc.sim.physics.scheduler import Scheduler
 from tests.core.kv_parts import Router
@@ -190,7 +190,7 @@ async def followed(place: Path, router: Router, **settings: Any) -> AsyncIterato
 class Witness(KvEventLog):
     """Stands before an engine's log and keeps the routers' names of the blocks that the engine holds."""
 
-    def __init__(self, log: KvEventLog) -> None:
+    def __init__(self, log: CacheListener) -> None:
         super().__init__(BLOCK)
         self.log = log
         self.names: dict[int, int] = {}

@@ -106,6 +106,34 @@ def test_an_answer_is_cached_for_the_next_turn_if_its_hashes_are_known() -> None
     assert run(engine) == [([("b", 4, 16)], 0, ["b"])]
 
 
+def test_a_piece_of_the_answer_is_cached_in_the_step_that_fills_it() -> None:
+    """A prompt of one block; the 4th decode step computes the last token of the second, as vLLM caches it."""
+    engine = scheduler()
+    engine.add(EngineRequest("a", 4, 9, [1, 2]))
+    cached = []
+    for _ in range(6):
+        engine.plan()
+        cached.append(engine.pool.holds(2))
+        engine.apply()
+    assert cached == [False, False, False, False, True, True]
+
+
+def test_prefix_hits_come_in_whole_names_where_a_name_is_several_blocks() -> None:
+    """Names of 2 blocks of 4 tokens: 20 tokens in common are 2 names, so 16 tokens are found."""
+    pool = BlockPool(100, 4, blocks_per_name=2)
+    engine = Scheduler(pool, DIGITS, max_num_seqs=8, max_num_batched_tokens=64)
+    first = EngineRequest("a", 20, 5, [1, 2, 3])
+    engine.add(first)
+    assert run(engine)[0] == ([("a", 20, 0)], 0, [])
+    assert pool.cached_blocks == 6  # the answer filled the third name
+    whole, half = EngineRequest("b", 24, 1, [1, 2, 3]), EngineRequest("c", 15, 1, [1, 2])
+    engine.add(whole)
+    engine.add(half)
+    assert run(engine) == [([("b", 8, 16), ("c", 7, 8)], 0, ["b", "c"])]
+    assert (first.cached_tokens, whole.cached_tokens, half.cached_tokens) == (0, 16, 8)
+    assert (pool.hit_tokens, pool.queried_tokens) == (24, 59)
+
+
 def test_a_prompt_enters_only_if_all_of_it_fits() -> None:
     engine = scheduler(blocks=10, tokens=8)
     engine.add(EngineRequest("a", 8, 8))  # 2 blocks, later 4

@@ -120,14 +120,14 @@ class DecodeBatch:
     def coasting_iterations(self, most: int, *, stop_at_names: bool) -> int:
         """For how many iterations, the granted one included, every request goes on and finds its blocks.
 
-        `stop_at_names`: end with the first iteration that fills a named piece of somebody's output.
+        `stop_at_names`: end before the next iteration that fills a named piece of somebody's output.
         """
         now, due = self.step, self._finish_due
         while self._is_void(due[0]):
             heappop(due)
         iterations = min(most, due[0][0] - now)
         if stop_at_names and self._name_due:
-            iterations = min(iterations, self._name_due[0][0] + 1 - now)
+            iterations = min(iterations, self._name_due[0][0] - now)
         free_blocks = self.pool.free_blocks
         if self.growth_blocks(now + iterations) <= free_blocks:
             return iterations
