@@ -249,11 +249,11 @@ class BlockPool:
         return True
 
     def _evict(self, names: int) -> None:
-        popitem = self._idle.popitem
+        popitem, log = self._idle.popitem, self.log
         for _ in range(names):
             block, _ = popitem(last=False)
-            if self.log is not None:
-                self.log.removed(block)
+            if log is not None:
+                log.removed(block)
         blocks = self.blocks_per_name * names
         self._blank_blocks += blocks
         self.evicted_blocks += blocks
