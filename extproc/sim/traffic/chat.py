@@ -28,7 +28,8 @@ def chat(
 ) -> Traffic:
     """Chat at `requests_s` a second. Each application belongs to one of the tenants; few applications have most users.
 
-    Everybody waits for the answer, thinks for a while (`think_s` is the median), and asks again. Answers are part of the next prompt, word for word.
+    Everybody waits for the answer, thinks for a while (`think_s` is the median), and asks again. Answers are part of
+    the next prompt, word for word.
     """
     random = Random(seed)
     writer = Writer()
