@@ -9,7 +9,7 @@ import pytest
 
 from extproc.errors import ConfigError
 from extproc.sim.traffic.scale import rate
-from extproc.sim.traffic.sources import known_traces, load_known, traffic_of
+from extproc.sim.traffic.sources import known_traces, load_known, traffic_at, traffic_of
 from tests.sim.traffic.test_agentic import request, session
 from tests.sim.traffic.workloads import sound, written
 
@@ -57,6 +57,29 @@ def test_a_recording_has_windows_variants_and_a_pace(tmp_path: Path) -> None:
     assert [arrival.blocks for arrival in window.arrivals] == [(2,), (3,), (4,), (5,)]
     assert rate(window) == pytest.approx(10)
     assert traffic_of(f"mooncake:{path}?seed=0") == traffic_of(f"mooncake:{path}") != traffic_of(f"{path}?seed=1")
+
+
+@pytest.mark.parametrize("text", ["chat", "chat?seed=2", "chat?requests_s=9&seed=2"])
+def test_more_load_of_a_made_up_workload_is_more_people(text: str) -> None:
+    """Who think as long as before; a pace that was named gives way."""
+    seed = 2 if "seed" in text else 0
+    assert traffic_at(text, 40.0) == traffic_of(f"chat?requests_s=40&seed={seed}")
+
+
+def test_more_load_of_a_recording_is_the_same_requests_in_less_time(tmp_path: Path) -> None:
+    """A mix is stretched as well."""
+    path = written(tmp_path / "trace", *MOONCAKE)
+    for text in (str(path), f"50% chat + 50% {path}"):
+        slow, fast = traffic_of(text), traffic_at(text, 40.0)
+        assert rate(fast) == pytest.approx(40)
+        assert [a.blocks for a in fast.arrivals] == [a.blocks for a in slow.arrivals]
+
+
+@pytest.mark.parametrize("text", ["chat", "batch"])
+def test_no_load_at_all_is_refused(text: str) -> None:
+    """As for any workload."""
+    with pytest.raises(ConfigError, match="a rate must be above 0"):
+        traffic_at(text, 0.0)
 
 
 def test_a_mix_has_parts_with_shares(tmp_path: Path) -> None:
