@@ -46,8 +46,8 @@ def load(path: Path, requests: int | None = None, sessions_s: float = SESSIONS_S
     """The sessions in a file, or the first `requests` requests. Raises ConfigError that names file and line.
 
     Sessions begin at random, always the same way, `sessions_s` of them a second. A request follows the one before it
-    in its session, after the time to think that is recorded or `BREAK_S`. Sessions share the blocks of their tools if they have as many tokens of tools, and those of their
-    system prompt if they have as many of both.
+    in its session, after the recorded time to think, `BREAK_S` at most. Sessions share the blocks of their tools if
+    they have as many tokens of tools, and those of their system prompt if they have as many of both.
     """
     random = Random(0)
     sessions, starts_s, at_s, block_size = [], [], 0.0, 0

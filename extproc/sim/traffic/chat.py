@@ -14,25 +14,32 @@ TURNS_MEAN = 5
 TURNS_MOST = 30
 QUESTION_TOKENS = Lengths(60, 1.0, 4, 4000)
 ANSWER_TOKENS = Lengths(200, 0.8, 1, 2000)
-THINK_S = Lengths(20, 0.9, 1, 300)
+THINK_SIGMA = 0.9
 _WARM_UP_S = 600.0
 
 
 def chat(
-    requests: int = 2000, seed: int = 0, requests_s: float = 5.0, apps: int = 4, tenants: Sequence[str] = ("",)
+    requests: int = 2000,
+    seed: int = 0,
+    requests_s: float = 5.0,
+    apps: int = 4,
+    think_s: float = 20.0,
+    tenants: Sequence[str] = ("",),
 ) -> Traffic:
     """Chat at `requests_s` a second. Each application belongs to one of the tenants; few applications have most users.
 
-    Everybody waits for the answer, thinks, and asks again. Answers are part of the next prompt, word for word.
+    Everybody waits for the answer, thinks for a while (`think_s` is the median), and asks again. Answers are part of
+    the next prompt, word for word.
     """
     random = Random(seed)
     writer = Writer()
     prompts = [writer.after(Text(), random.randint(*SYSTEM_TOKENS)) for _ in range(apps)]
     weights = zipf(apps)
+    thinking = Lengths(think_s, THINK_SIGMA, think_s / 20, 15 * think_s)
 
     def session(at_s: float, number: int) -> Iterator[Arrival]:
         app = pick(random, weights)
-        text, think_s = prompts[app], 0.0
+        text, pause_s = prompts[app], 0.0
         for _ in range(_turns(random)):
             prompt = writer.after(text, QUESTION_TOKENS.whole(random))
             answer_tokens = ANSWER_TOKENS.whole(random)
@@ -44,11 +51,11 @@ def chat(
                 blocks=text.blocks,
                 session=f"chat-{number}",
                 tenant=tenants[app % len(tenants)],
-                think_s=think_s,
+                think_s=pause_s,
             )
             yield arrival
-            think_s = THINK_S.draw(random)
-            at_s = next_at_s(arrival, think_s)
+            pause_s = thinking.draw(random)
+            at_s = next_at_s(arrival, pause_s)
 
     arrivals = interleaved(
         session, requests=requests, sessions_s=requests_s / TURNS_MEAN, random=random, warm_up_s=_WARM_UP_S

@@ -10,6 +10,7 @@ from random import Random
 
 from extproc.errors import ConfigError
 from extproc.sim.traffic.arrival import Arrival, Traffic
+from extproc.sim.traffic.sessions import ANSWER_TOKENS_S
 
 JITTER = (0.5, 1.5)  # least and most that a gap between arrivals is multiplied by
 
@@ -26,14 +27,24 @@ def rate(traffic: Traffic) -> float:
 def at_rate(traffic: Traffic, requests_s: float) -> Traffic:
     """The same requests in the same order at `requests_s` a second. Raises ConfigError if that cannot be.
 
-    All times between requests are stretched alike, the time to think as well: as many requests as before stand
-    between two turns of a session, so a cache of some size has the same chance to keep it, and only the load differs.
-    The time of an answer is the fleet's; a fleet that is slow delays the requests that wait for it.
+    All times between requests are stretched alike: as many requests as before stand between two turns of a session,
+    so that a cache of some size has the same chance to keep it. A turn takes an answer and the time to think; the
+    answer's time is the fleet's, so it is thinking that is stretched or shortened by as much as the turn must be, with
+    answers at `ANSWER_TOKENS_S`. Where even no thinking is too much, sessions fall behind the rate: there, make up a
+    workload at the rate that is wanted, with more people in it.
     """
     if not requests_s > 0:
         raise ConfigError(f"a rate must be above 0 requests a second, and is {requests_s:g}")
     factor = rate(traffic) / requests_s
-    return _with(traffic, [replace(a, at_s=a.at_s * factor, think_s=a.think_s * factor) for a in traffic.arrivals])
+
+    def paced(arrival: Arrival) -> Arrival:
+        if arrival.follows is None:
+            return replace(arrival, at_s=arrival.at_s * factor)
+        answer_s = traffic.arrivals[arrival.follows].output_tokens / ANSWER_TOKENS_S
+        think_s = max(0.0, (answer_s + arrival.think_s) * factor - answer_s)
+        return replace(arrival, at_s=arrival.at_s * factor, think_s=think_s)
+
+    return _with(traffic, list(map(paced, traffic.arrivals)))
 
 
 def take(traffic: Traffic, requests: int, offset: int = 0) -> Traffic:

@@ -57,6 +57,18 @@ def traffic_of(text: str) -> Traffic:
     return mix(_PLUS.join(traffic.name for traffic, _ in mixed), mixed)
 
 
+def traffic_at(text: str, requests_s: float) -> Traffic:
+    """The same at `requests_s` a second: a made-up workload with more people, any other with its times stretched.
+
+    Raises ConfigError as `traffic_of`, and where the rate cannot be.
+    """
+    name, _, query = text.partition("?")
+    if name in _MADE_UP and requests_s > 0:
+        kept = [option for option in query.split("&") if option and not option.startswith("requests_s=")]
+        return traffic_of("?".join([name, "&".join([*kept, f"requests_s={requests_s!r}"])]))
+    return at_rate(traffic_of(text), requests_s)
+
+
 def known_traces(directory: Path) -> dict[str, Path]:
     """Public traces that lie in a directory under the names that docs/traffic.md gives them; `load_known` reads one."""
     paths = {name: directory / file for name, (_, file) in _KNOWN_TRACES.items()}
