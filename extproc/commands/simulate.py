@@ -34,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--traffic",
         default="day?requests=2000",
         metavar="WORKLOAD",
-        help="chat, rag, agents, documents, batch or day with options as in 'chat?requests=2000&seed=3'; mooncake:PATH, "
-        "azure:PATH, agentic:PATH, log:PATH or a path; a mix as in '60%% chat + 40%% rag' (default: %(default)s)",
+        help="chat, rag, agents, documents, batch or day with options as in 'chat?requests=2000&seed=3'; "
+        "mooncake:PATH, azure:PATH, agentic:PATH, log:PATH or a path; a mix as in '60%% chat + 40%% rag' "
+        "(default: %(default)s)",
     )
     what.add_argument("--requests", type=count, metavar="N", help="as many of a recorded workload (default: all)")
     what.add_argument(
-        "--fleet", default="mixed", metavar="FLEET", help="uniform, mixed, a fleet file, or what `extproc fleet --json` "
-        "printed (default: %(default)s)"
+        "--fleet",
+        default="mixed",
+        metavar="FLEET",
+        help="uniform, mixed, a fleet file, or what `extproc fleet --json` printed (default: %(default)s)",
     )
     what.add_argument(
         "--like", default="", metavar="MODEL", help="model whose step times stand for those of a live fleet's models"
@@ -71,10 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite.add_argument("--suite", choices=["standard"], help="a fixed set of workloads, fleets, loads and conditions")
     suite.add_argument("--quick", action="store_true", help="a small part of the suite, in under a minute")
     suite.add_argument(
-        "--traces", type=Path, metavar="DIR", help=f"public traces (default: ${_TRACES}; docs/traffic.md tells where from)"
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help=f"public traces (default: ${_TRACES}; docs/traffic.md tells where from)",
     )
     shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--slo", action="append", default=[], metavar="CLASS=TTFT,ITL", help="such as interactive=2,0.05")
+    shown.add_argument(
+        "--slo", action="append", default=[], metavar="CLASS=TTFT,ITL", help="such as interactive=2,0.05"
+    )
     shown.add_argument("--json", action="store_true", help="JSON instead of tables")
     shown.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
     shown.add_argument("--list", action="store_true", help="list the policies and exit")
@@ -219,7 +227,9 @@ def _print_tables(cells: Sequence[Cell]) -> None:
         print(suite_table(cells))
 
 
-def _write_page(args: argparse.Namespace, cells: Sequence[Cell], results: Sequence[Sequence[Result]], slos: Slos) -> None:
+def _write_page(
+    args: argparse.Namespace, cells: Sequence[Cell], results: Sequence[Sequence[Result]], slos: Slos
+) -> None:
     from extproc.sim.report.page import Detail, Report, page
 
     details = [

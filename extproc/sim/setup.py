@@ -13,7 +13,7 @@ from extproc.sim.policies.catalog import load as load_policy
 from extproc.sim.report.run import Run
 from extproc.sim.traffic.arrival import Traffic
 from extproc.sim.traffic.scale import at_rate, seeded, take
-from extproc.sim.traffic.sources import traffic_of
+from extproc.sim.traffic.sources import is_made_up, traffic_at, traffic_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,11 @@ class Setup:
     load: float | None = None  # of the fleet's capacity for this workload; None: at its own pace
     rate_rps: float | None = None  # the same in requests a second
     requests: int | None = None  # as many of a recorded workload; None: all
-    varies: bool = True  # whether the seed chooses another window of a recording
+
+    @property
+    def is_made_up(self) -> bool:
+        """Whether no file is behind it: then its own text has its seed and number of requests."""
+        return is_made_up(self.traffic)
 
 
 def run(setup: Setup, policy: str) -> Run:
@@ -58,16 +62,23 @@ def _recorded(text: str) -> Traffic:
 @lru_cache(maxsize=4)
 def _traffic(key: _Key) -> Traffic:
     setup = key.setup
-    traffic = _recorded(setup.traffic)
-    if setup.varies:
-        traffic = seeded(traffic, setup.conditions.seed)
+    traffic = _paced(setup, setup.rate_rps)
+    if setup.load is not None:
+        traffic = _paced(setup, setup.load * capacity_rps(traffic, setup.fleet))
+        if setup.is_made_up:
+            # At another pace other turns of its sessions fall into the workload: what can be cached has changed.
+            traffic = _paced(setup, setup.load * capacity_rps(traffic, setup.fleet))
+    return _aimed(traffic, setup.fleet)
+
+
+def _paced(setup: Setup, rate_rps: float | None) -> Traffic:
+    """The workload at a rate; a made-up one is made for it, a recorded one is stretched."""
+    if setup.is_made_up:
+        return traffic_of(setup.traffic) if rate_rps is None else traffic_at(setup.traffic, rate_rps)
+    traffic = seeded(_recorded(setup.traffic), setup.conditions.seed)
     if setup.requests is not None:
         traffic = take(traffic, setup.requests)
-    if setup.load is not None:
-        traffic = at_rate(traffic, setup.load * capacity_rps(traffic, setup.fleet))
-    elif setup.rate_rps is not None:
-        traffic = at_rate(traffic, setup.rate_rps)
-    return _aimed(traffic, setup.fleet)
+    return traffic if rate_rps is None else at_rate(traffic, rate_rps)
 
 
 def _aimed(traffic: Traffic, fleet: FleetSpec) -> Traffic:
@@ -76,7 +87,5 @@ def _aimed(traffic: Traffic, fleet: FleetSpec) -> Traffic:
     if all(arrival.model in models for arrival in traffic.arrivals):
         return traffic
     first = sys.intern(fleet.instances[0].models[0])
-    arrivals = [
-        arrival if arrival.model in models else replace(arrival, model=first) for arrival in traffic.arrivals
-    ]
+    arrivals = [arrival if arrival.model in models else replace(arrival, model=first) for arrival in traffic.arrivals]
     return replace(traffic, arrivals=tuple(arrivals))

@@ -13,47 +13,57 @@ from extproc.sim.setup import Setup
 LOADS = (0.60, 0.85, 1.05)
 STATE_DELAYS_S = (0.2, 2.0)
 REPLICAS = (1, 4)
-REQUESTS = 2000
+REQUESTS = {  # of each workload: enough for a minute or more at the fleet's capacity, as far as the recording goes
+    "mooncake-conversation": 2000,
+    "mooncake-synthetic": 2000,
+    "azure-conversation": 6000,
+    "azure-code": 6000,
+}
+MADE_UP_REQUESTS = 3000
 QUICK_REQUESTS = 400
-TRACES = ("mooncake-conversation", "mooncake-synthetic", "azure-conversation", "azure-code")
-BUILT_IN = {"day": "day", "chat": "chat", "agents": "agents"}
+MADE_UP = ("day", "chat", "agents")
+_QUICK = ("mooncake-conversation", *MADE_UP)
 
 
-def standard(traces: Mapping[str, Path], seed: int, *, requests: int = REQUESTS) -> Iterator[Setup]:
+def standard(traces: Mapping[str, Path], seed: int) -> Iterator[Setup]:
     """Every workload on both fleets, at each load, state delay and number of replicas.
 
     Without the public traces, made-up workloads stand in for them.
     """
-    for (trace, text), fleet, load in product(_workloads(traces, requests, seed).items(), BUILTIN, LOADS):
+    for trace, fleet, load in product(_workloads(traces), BUILTIN, LOADS):
         for delay_s, replicas in product(STATE_DELAYS_S, REPLICAS):
-            yield _setup(trace, text, fleet, load, delay_s, replicas, seed, requests)
+            yield _setup(trace, traces, fleet, load, delay_s, replicas, seed)
 
 
 def quick(traces: Mapping[str, Path], seed: int) -> Iterator[Setup]:
-    """A taste of the same in under a minute: one recorded and one made-up workload, the mixed fleet, two loads."""
-    workloads = _workloads(traces, QUICK_REQUESTS, seed)
-    chosen = {name: workloads[name] for name in ("mooncake-conversation", "day", "chat") if name in workloads}
-    for (trace, text), load in product(list(chosen.items())[:2], LOADS[1:]):
-        yield _setup(trace, text, "mixed", load, STATE_DELAYS_S[0], REPLICAS[0], seed, QUICK_REQUESTS)
+    """A taste of the same in under a minute: two workloads, the mixed fleet, two loads."""
+    known = _workloads(traces)
+    for trace, load in product([name for name in _QUICK if name in known][:2], LOADS[1:]):
+        yield _setup(trace, traces, "mixed", load, STATE_DELAYS_S[0], REPLICAS[0], seed, QUICK_REQUESTS)
 
 
-def _workloads(traces: Mapping[str, Path], requests: int, seed: int) -> dict[str, str]:
-    """Names to show and texts for `traffic_of`."""
-    recorded = {name: str(traces[name]) for name in TRACES if name in traces}
-    made_up = {name: f"{text}?requests={requests}&seed={seed}" for name, text in BUILT_IN.items()}
-    return {**recorded, "day": made_up["day"]} if recorded else made_up
+def _workloads(traces: Mapping[str, Path]) -> list[str]:
+    recorded = [name for name in REQUESTS if name in traces]
+    return [*recorded, MADE_UP[0]] if recorded else list(MADE_UP)
 
 
 def _setup(
-    trace: str, text: str, fleet: str, load: float, delay_s: float, replicas: int, seed: int, requests: int
+    trace: str,
+    traces: Mapping[str, Path],
+    fleet: str,
+    load: float,
+    delay_s: float,
+    replicas: int,
+    seed: int,
+    requests: int | None = None,
 ) -> Setup:
-    is_recorded = "?" not in text
+    is_made_up = trace in MADE_UP
+    made_up = f"{trace}?requests={requests or MADE_UP_REQUESTS}&seed={seed}"
     return Setup(
         trace=trace,
-        traffic=text,
+        traffic=made_up if is_made_up else str(traces[trace]),
         fleet=BUILTIN[fleet](),
         conditions=Conditions(state_delay_s=delay_s, replicas=replicas, seed=seed),
         load=load,
-        requests=requests if is_recorded else None,
-        varies=is_recorded,
+        requests=None if is_made_up else requests or REQUESTS[trace],
     )

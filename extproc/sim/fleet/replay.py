@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from extproc.core.model import Lifecycle
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.news import News
@@ -223,6 +224,7 @@ class _Replay:
                 tuple([engine.scheduler.running for engine in engines]),
                 tuple([engine.scheduler.waiting for engine in engines]),
                 tuple([engine.pool.usage for engine in engines]),
+                tuple([engine.lifecycle is Lifecycle.READY for engine in engines]),
             )
         )
         self._clock.at(self._clock.now_s + SAMPLE_S, self._sample)

@@ -16,6 +16,8 @@ from extproc.sim.policies.least_load import least_load
 from extproc.sim.policies.llm_d_affinity import llm_d_affinity
 from extproc.sim.policies.llm_d_default import llm_d_default
 from extproc.sim.policies.lmetric import lmetric
+from extproc.sim.policies.oracle import Oracle
+from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
 from extproc.sim.policies.preble import preble
@@ -39,6 +41,7 @@ class Entry:
 
 
 CATALOG: dict[str, Entry] = {
+    "extproc": Entry(Ours, "ours: constraints, then a cost in seconds", True),
     "random": Entry(random, "any instance"),
     "round_robin": Entry(round_robin, "one after the other"),
     "least_request": Entry(least_request, "fewest own requests in flight"),
@@ -58,10 +61,11 @@ CATALOG: dict[str, Entry] = {
     "dynamo_kv_tuned": Entry(dynamo_kv_tuned, "the same with prefill weighed 16 times"),
     "lmetric": Entry(lmetric, "uncached tokens times the batch to join (LMetric)"),
     "prequal": Entry(prequal, "probes: hot-cold rule on requests in flight and latency (Prequal)"),
+    "oracle": Entry(Oracle, "no rival: knows caches, queues and the lengths of answers", True),
     "smetric": Entry(smetric, "stay with the session's prefix while the TTFT target holds (SMetric)", True),
 }
 
-DEFAULTS = ("round_robin", "least_request", "cache_aware", "llm_d_default", "dynamo_kv_tuned")
+DEFAULTS = ("extproc", "round_robin", "least_request", "cache_aware", "llm_d_default", "dynamo_kv_tuned", "oracle")
 """What is compared where nobody says what to compare."""
 
 

@@ -57,13 +57,18 @@ def traffic_of(text: str) -> Traffic:
     return mix(_PLUS.join(traffic.name for traffic, _ in mixed), mixed)
 
 
+def is_made_up(text: str) -> bool:
+    """Whether a text names one made-up workload, which can be made anew for another rate or seed."""
+    return text.partition("?")[0] in _MADE_UP
+
+
 def traffic_at(text: str, requests_s: float) -> Traffic:
     """The same at `requests_s` a second: a made-up workload with more people, any other with its times stretched.
 
     Raises ConfigError as `traffic_of`, and where the rate cannot be.
     """
     name, _, query = text.partition("?")
-    if name in _MADE_UP and requests_s > 0:
+    if is_made_up(text) and requests_s > 0:
         kept = [option for option in query.split("&") if option and not option.startswith("requests_s=")]
         return traffic_of("?".join([name, "&".join([*kept, f"requests_s={requests_s!r}"])]))
     return at_rate(traffic_of(text), requests_s)

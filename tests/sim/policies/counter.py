@@ -28,7 +28,7 @@ def setting(
     )
 
 
-def instance(name: str, load: Load = Load(), **changes: object) -> Instance:
+def instance(name: str, load: Load | None = None, **changes: object) -> Instance:
     """A Ready instance with room for everything."""
     known: dict[str, object] = {
         "id": name,
