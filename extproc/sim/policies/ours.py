@@ -145,4 +145,3 @@ class Ours:
             completion_tokens=ending.completion_tokens if served else None,
             cached_tokens=ending.cached_tokens,
         )
-
