@@ -2,7 +2,8 @@
 
 Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018): nobody gets more than c times the
 average load, c = 1.25; a request goes on along the ring until somebody has room. An instance has 160 places on the
-ring, as in ketama and in vllm-project/router's `consistent_hash.rs`. A request without a session is a session of its own.
+ring, as ketama and vllm-project/router's `consistent_hash` have it. A request without a session is a session of its
+own.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def test_preble_moves_prefixes_from_an_instance_that_costs_too_much():
     for turn in range(60):
         for blocks in prompts:
             warm(policy, "b", (*blocks, 9000 + turn), 0.0)
-    warm(policy, "b", prompts[0], 2.0)  # the next look at the balance
+    warm(policy, "a", (8,), 2.0)  # the next look at the balance
     places = {policy.choose(ask(f"r{at}", 704, (*blocks, 8000 + at)), 2.0) for at, blocks in enumerate(prompts)}
     assert places == {"a", "b"}
 
