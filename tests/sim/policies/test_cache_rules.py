@@ -186,6 +186,16 @@ def test_dynamo_counts_a_shared_block_once_and_forgets_it_with_its_last_request(
     assert rule.active_tokens(seen) == 0
 
 
+def test_dynamo_counts_no_new_decode_blocks_for_what_active_requests_hold():
+    """Both decode 40 blocks; those at b are the prompt's own: a = 40 + 40 + 40 = 120, b = 40 + 40 + 0 = 80."""
+    policy = dynamo()
+    for name, blocks in (("a", tuple(range(50, 60))), ("b", TEN)):
+        decoding = ask(f"at {name}", 640, blocks)
+        send(policy, name, decoding)
+        policy.first_token(decoding, name, 0.1)
+    assert policy.choose(ask("r", 640, TEN), 0.2) == "b"
+
+
 def test_dynamo_believes_the_engines_events_and_not_its_own_choices():
     """A prompt that was sent to b but evicted there counts as uncached."""
     policy = dynamo(stored=TEN)
@@ -256,12 +266,24 @@ def test_preble_prefers_the_cheaper_of_two_holders():
     assert policy.choose(ask("r", 640, TEN), 0.0) == "b"
 
 
+def test_preble_counts_answers_that_are_being_made():
+    """Equal prompts, but a still answers: 45 tokens of 0.15 s, what is assumed until an instance has answered."""
+    policy = made("preble", {"a": Load(), "b": Load()})
+    policy.choose(ask("none", 30), 0.0)
+    rule, (a, b) = policy._rule, list(policy.seen.values())[:2]
+    before_s = rule.cost_s(a, 0) - rule.cost_s(b, 0)
+    send(policy, "a", ask("without blocks", 63))
+    assert rule.cost_s(a, 0) - rule.cost_s(b, 0) - before_s == pytest.approx(45 * 0.15)
+
+
 def test_preble_forgets_load_after_three_minutes():
     """What b computed weighs until then; afterwards a, which computed less later, is the dearer one."""
     policy = made("preble", {"a": Load(), "b": Load()})
     warm(policy, "b", tuple(range(100, 200)), 0.0)
     warm(policy, "a", tuple(range(200, 210)), 100.0)
-    assert policy.choose(ask("early"), 100.0) == "a"
+    early = ask("early")
+    assert policy.choose(early, 100.0) == "a"
+    policy.ended(early, "a", OVER, 101.0)
     assert policy.choose(ask("late"), 181.0) == "b"
 
 
@@ -303,6 +325,11 @@ def test_aibrix_slo_takes_the_deployment_that_misses_least():
     policy = _slo({"slow": "l40s", "fast": "h100_sxm"})
     busy(policy, {"fast": 1}, tokens=64_000)
     assert policy.choose(ask("r", 64_000), 0.0) == "fast"
+
+
+def test_aibrix_slo_ranks_deployments_that_all_keep_the_target():
+    """With short prompts the H100 at its 256 sequences is far below the target, the L40S at its limit."""
+    assert _slo({"slow": "l40s", "fast": "h100_sxm"}).choose(ask("r", 64), 0.0) == "fast"
 
 
 def test_aibrix_slo_takes_the_least_utilised_of_a_deployment():
