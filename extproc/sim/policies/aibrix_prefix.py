@@ -4,8 +4,9 @@ Source: vllm-project/aibrix `pkg/plugins/gateway/algorithms/prefix_cache.go`: wh
 own in-flight counts, only the instances of the lowest count are matched; matches are sorted by the percent of the
 prompt's blocks (a whole number), then by requests, then at random, and the first whose count is within the mean plus
 one standard deviation of all instances wins; no match: the fewest requests, ties random. Index
-(`pkg/utils/prefixcacheindexer/hash.go`): one table of 200,000 blocks over all instances, kept 20 minutes; blocks of
-16 tokens, as its documentation recommends with a tokenizer.
+(`pkg/utils/prefixcacheindexer/hash.go`): one table of 200,000 blocks over all instances, kept 20 minutes. Blocks are of
+16 tokens, the default of its index by KV events (`pkg/utils/syncprefixcacheindexer`); this index has 4 in its code and
+128 in its guide.
 """
 
 from __future__ import annotations

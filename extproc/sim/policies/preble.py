@@ -62,6 +62,7 @@ class Preble:
         self._machines: dict[int, _Machine] = {}
         self._window = Window(self._prefill_s)
         self._leaf: tuple[Node, int] = (self._tree.root, 0)  # of the request that is being routed
+        self._tallies: dict[tuple[str, int], Tally] = {}  # that requests which are not over are counted in
         self._requests = 0
         self._rebalanced_at_s = 0.0
 
@@ -102,10 +103,12 @@ class Preble:
             node = node.parent
         for evicted in machine.shelf.evict():
             self._lose(evicted, number)
+        output_tokens = _output_tokens(ask)
+        machine.active_output_tokens += output_tokens
         if ask.prompt_blocks:
-            important = leaf.important()
-            self._window.add(important, matched * self._size, ask.arrival.prompt_tokens, now)
-        machine.active_output_tokens += _output_tokens(ask)
+            tally = self._window.add(leaf.important(), matched * self._size, ask.arrival.prompt_tokens, now)
+            tally.active_output_tokens[number] += output_tokens
+            self._tallies[ask.id, number] = tally
         self._requests += 1
         if now >= self._rebalanced_at_s + REBALANCE_S:
             self._rebalanced_at_s = now
@@ -113,8 +116,11 @@ class Preble:
 
     def over(self, trip: Trip, ending: Ending | None, now: float) -> None:
         """Take an answer's speed and end its part of the load."""
-        machine = self._machines[trip.seen.number]
-        machine.active_output_tokens -= _output_tokens(trip.ask)
+        number = trip.seen.number
+        machine, output_tokens = self._machines[number], _output_tokens(trip.ask)
+        machine.active_output_tokens -= output_tokens
+        if (tally := self._tallies.pop((trip.ask.id, number), None)) is not None:
+            tally.active_output_tokens[number] -= output_tokens
         if ending is not None and ending.ttft_s is not None and ending.completion_tokens > 1:
             machine.answered((ending.duration_s - ending.ttft_s) / (ending.completion_tokens - 1))
 
@@ -147,20 +153,16 @@ class Preble:
         return self._machines[number].profile.prefill_s(len(node.blocks) * size, node.start * size)
 
     def _rebalance(self) -> None:
-        """Move the cheapest large nodes from those that cost too much to the cheapest."""
-        numbers = list(self._machines)
-        if len(numbers) < 2 or self._requests < REQUESTS_BEFORE_REBALANCING * len(numbers):
+        """Move the cheapest large nodes from those that cost too much to the cheapest, by prefixes seen twice."""
+        if len(self._machines) < 2 or self._requests < REQUESTS_BEFORE_REBALANCING * len(self._machines):
             return
-        load = {
-            number: self._window.prefill_s.get(number, 0.0) + machine.active_output_tokens * machine.tpot_s
-            for number, machine in self._machines.items()
-        }
-        numbers.sort(key=lambda number: load[number])
-        smallest = numbers[0]
-        for largest in reversed(numbers[1:]):
+        costs = {number: self._costs_s(number) for number in self._machines}
+        load = {number: sum(cost_s for cost_s, _ in borne) for number, borne in costs.items()}
+        smallest, *others = sorted(load, key=lambda number: load[number])
+        for largest in reversed(others):
             if load[largest] < IMBALANCE * load[smallest]:
                 return
-            for cost_s, tally in self._window.of(largest):
+            for cost_s, tally in costs[largest]:
                 if load[largest] - cost_s < load[smallest] + cost_s:
                     break
                 load[largest] -= cost_s
@@ -168,6 +170,16 @@ class Preble:
                 self._move(tally, smallest)
                 if load[largest] < IMBALANCE * load[smallest]:
                     break
+
+    def _costs_s(self, number: int) -> list[tuple[float, Tally]]:
+        """What each prefix that was seen twice costs an instance, the cheapest first."""
+        tpot_s = self._machines[number].tpot_s
+        borne = [
+            (tally.load_s[number] + tally.active_output_tokens[number] * tpot_s, tally)
+            for tally in self._window.repeated()
+            if number in tally.load_s
+        ]
+        return sorted(borne, key=lambda pair: pair[0])
 
     def _move(self, tally: Tally, number: int) -> None:
         for node in tally.node.below():

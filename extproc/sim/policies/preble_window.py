@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,7 +19,8 @@ class Tally:
     count: int = 0
     hit_tokens: int = 0
     prompt_tokens: int = 0
-    load_s: dict[int, float] = field(default_factory=dict)  # by number
+    load_s: dict[int, float] = field(default_factory=dict)  # of prefill, by number
+    active_output_tokens: Counter[int] = field(default_factory=Counter)  # of requests that are not over, by number
 
 
 class Window:
@@ -31,11 +32,12 @@ class Window:
         self._tallies: dict[Node, Tally] = {}
         self._entries: deque[tuple[float, Tally, int, int]] = deque()
 
-    def add(self, node: Node, hit_tokens: int, prompt_tokens: int, now: float) -> None:
+    def add(self, node: Node, hit_tokens: int, prompt_tokens: int, now: float) -> Tally:
         """Count a prompt under its important node."""
         tally = self._tallies.setdefault(node, Tally(node))
         self._entries.append((now, tally, hit_tokens, prompt_tokens))
         self._count(tally, 1, hit_tokens, prompt_tokens)
+        return tally
 
     def expire(self, now: float) -> None:
         """Forget prompts older than the window."""
@@ -67,10 +69,9 @@ class Window:
         tally = self._tallies.get(node)
         return 0.0 if tally is None else _miss_rate(tally) * tally.count * self._prefill_s(node, number)
 
-    def of(self, number: int) -> list[tuple[float, Tally]]:
-        """Tallies of more than one prompt that an instance bears, with what each costs it, the cheapest first."""
-        borne = [tally for tally in self._tallies.values() if tally.count > 1 and number in tally.load_s]
-        return sorted(((tally.load_s[number], tally) for tally in borne), key=lambda pair: pair[0])
+    def repeated(self) -> list[Tally]:
+        """Tallies of more than one prompt."""
+        return [tally for tally in self._tallies.values() if tally.count > 1]
 
     def _count(self, tally: Tally, count: int, hit_tokens: int, prompt_tokens: int) -> None:
         tally.count += count

@@ -5,7 +5,8 @@ defaults: 3 probes a request to random instances, whose answers serve later requ
 1 s are dropped, one is used once, and one is removed with each request, the oldest and the worst by turns. A probe is
 hot if its requests in flight are above the 0.84 quantile (2^-0.25) of the last answers'. Any cold: the cold one of the
 lowest latency; all hot: the fewest in flight. Fewer than two probes: a random instance. Latency is the median of
-recent answers' durations at the same number of requests in flight, kept by the client here.
+recent answers' times to first token at the same number of requests in flight, kept by the client here: the time of a
+whole answer would tell of its length, which has nothing to do with its instance.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROBES_A_REQUEST = 3
 POOL = 16
 OLDEST_S = 1.0
 HOT_QUANTILE = 2**-0.25
-RECENT = 16  # durations kept of each number in flight
+RECENT = 16  # latencies kept of each number in flight
 RECENT_PROBES = 100  # that the quantile is taken of
 
 
@@ -38,14 +39,14 @@ class _Answer:
 
 
 class Prequal:
-    """The pool of probes, durations of the past, and the rule on them."""
+    """The pool of probes, latencies of the past, and the rule on them."""
 
     def __init__(self, ask_for: Callable[[str], Probe | None], replicas: int) -> None:
         self._ask_for = ask_for
         self._replicas = max(1, replicas)
         self._pool: list[_Answer] = []
         self._told: deque[int] = deque(maxlen=RECENT_PROBES)  # requests in flight, of the last answers
-        self._durations: dict[int, dict[int, deque[float]]] = {}  # by number, by requests in flight
+        self._latencies: dict[int, dict[int, deque[float]]] = {}  # by number, by requests in flight
         self._turn = 0
 
     def __call__(self, ask: Ask, candidates: Sequence[Seen], random: Random, now: float) -> Seen:
@@ -59,18 +60,18 @@ class Prequal:
         return chosen
 
     def latency_s(self, seen: Seen, in_flight: int) -> float:
-        """Median of recent durations at that many in flight, or at the nearest number known; 0 if none is."""
-        levels = self._durations.get(seen.number)
+        """Median of recent latencies at that many in flight, or at the nearest number known; 0 if none is."""
+        levels = self._latencies.get(seen.number)
         if not levels:
             return 0.0
         nearest = min(levels, key=lambda level: (abs(level - in_flight), level))
         return median(levels[nearest])
 
     def over(self, trip: Trip, ending: Ending | None, now: float) -> None:
-        """Remember a duration."""
-        if ending is not None and ending.status == 200:
-            levels = self._durations.setdefault(trip.seen.number, {})
-            levels.setdefault(trip.in_flight_before, deque(maxlen=RECENT)).append(ending.duration_s)
+        """Remember a time to first token."""
+        if ending is not None and ending.ttft_s is not None:
+            levels = self._latencies.setdefault(trip.seen.number, {})
+            levels.setdefault(trip.in_flight_before, deque(maxlen=RECENT)).append(ending.ttft_s)
 
     def _take(self) -> Seen:
         """Use up the best probe."""
@@ -109,7 +110,7 @@ class Prequal:
         if answer is None:
             return
         self._told.append(answer.in_flight)
-        own = answer.in_flight // self._replicas  # durations are filed under this router's share
+        own = answer.in_flight // self._replicas  # latencies are filed under this router's share
         self._pool.append(_Answer(seen, now, answer.in_flight, self.latency_s(seen, own)))
         if len(self._pool) > POOL:
             del self._pool[0]

@@ -1,8 +1,9 @@
 """Consistent hash of the session on a ring, with bounded loads.
 
 Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018): nobody gets more than c times the
-average load, c = 1.25; a request goes on along the ring until somebody has room. The ring has at least 1,024 places,
-Envoy's default (`minimum_ring_size`). A request without a session is a session of its own.
+average load, c = 1.25; a request goes on along the ring until somebody has room. An instance has 160 places on the
+ring, as ketama and vllm-project/router's `consistent_hash` have it. A request without a session is a session of its
+own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from extproc.sim.policies.desk import Desk, Seen
 from extproc.sim.policies.policy import Ask, Policy, Setting
 
 BOUND = 1.25
-RING_PLACES = 1024
+PLACES = 160  # of each instance
 
 
 class SessionHash:
@@ -43,8 +44,7 @@ class SessionHash:
 
     def _build(self, candidates: Sequence[Seen]) -> None:
         self._members = tuple(seen.number for seen in candidates)
-        each = ceil(RING_PLACES / len(candidates))
-        ring = sorted((_place(f"i:{seen.id}:{copy}"), seen.number) for seen in candidates for copy in range(each))
+        ring = sorted((_place(f"i:{seen.id}:{copy}"), seen.number) for seen in candidates for copy in range(PLACES))
         self._places = [place for place, _ in ring]
         self._owners = [number for _, number in ring]
 

@@ -40,7 +40,7 @@ def instance(name: str, load: Load | None = None, **changes: object) -> Instance
         "hardware": "h100_sxm",
         "block_size_tokens": 16,
         "kv_blocks": 29_000,
-        "load": load,
+        "load": load or Load(),
     }
     return Instance(**(known | changes))  # type: ignore[arg-type]
 

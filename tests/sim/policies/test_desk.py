@@ -92,7 +92,7 @@ def test_every_policy_releases_all_it_booked(name):
     open_requests = []
     for turn in range(400):
         now = turn * 0.05
-        shared = (*tuple(range(turn % 7, turn % 7 + 4)), 1000 + turn)
+        shared = (*range(turn % 7, turn % 7 + 4), 1000 + turn)
         request = ask(f"r{turn}", 5 * BLOCK_TOKENS + 3, shared, session=f"s{turn % 7}")
         where = policy.choose(request, now)
         assert where in {"a", "b", "c", "d"}
