@@ -11,7 +11,6 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -19,7 +18,6 @@ from statistics import fmean, median
 import orjson
 import pytest
 
-from extproc.core.model import Instance
 from extproc.demo.client import Measured, send
 from extproc.demo.processes import Processes, wait_for_line
 from extproc.demo.stack import MODEL, Backend, free_port
@@ -30,7 +28,8 @@ from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec
 from extproc.sim.physics.blocks import hash_chain
 from extproc.sim.policies.ours import Ours
-from extproc.sim.policies.policy import Ask, Ending, Factory, Setting
+from extproc.sim.policies.policy import Factory
+from extproc.sim.policies.textbook import round_robin
 from extproc.sim.report.run import Fate, Run
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from tests.e2e.conftest import Fleet, StartFleet
@@ -57,28 +56,6 @@ class Workload:
 
     samples: tuple[Sample, ...]
     traffic: Traffic
-
-
-class RoundRobin:
-    """A worker thread of Envoy: it goes round by itself, from an instance that chance gives it."""
-
-    hears_caches = False
-
-    def __init__(self, setting: Setting) -> None:
-        self._engines = setting.engines
-        self._turns = count(setting.random.randrange(len(KINDS)))
-
-    def choose(self, ask: Ask, now: float) -> str | None:
-        return list(self._engines)[next(self._turns) % len(self._engines)]
-
-    def published(self, instance: Instance, observed_at_s: float, now: float) -> None: ...
-    def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None: ...
-    def first_token(self, ask: Ask, instance_id: str, now: float) -> None: ...
-    def ended(self, ask: Ask, instance_id: str, ending: Ending, now: float) -> None: ...
-    def news(self) -> Sequence[object]:
-        return ()
-
-    def hear(self, news: object, now: float) -> None: ...
 
 
 def workload(seed: int, requests: int = 60, span_s: float = 22.0) -> Workload:
@@ -185,7 +162,7 @@ def told(name: str, real: Means, simulated: Means) -> Iterator[str]:
         yield f" {what} {measured:.3f}{unit} simulated {said:.3f}{unit} ratio {said / measured:.3f};"
 
 
-@pytest.mark.parametrize(("name", "factory"), [("extproc", Ours), ("round_robin", RoundRobin)])
+@pytest.mark.parametrize(("name", "factory"), [("extproc", Ours), ("round_robin", round_robin)])
 async def test_simulated_mean_ttft_and_e2e_are_within_a_tenth_of_those_measured(
     start_fleet: StartFleet, tmp_path: Path, name: str, factory: Factory
 ) -> None:
