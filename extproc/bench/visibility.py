@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
-from extproc.core.ledger import OURS, Ledger, Reservation
+from extproc.core.ledger import Ledger
+from extproc.core.work import OURS, Reservation
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -93,7 +94,9 @@ async def _book(link: Link, base: str, rate_per_s: float, count: int) -> float:
         for number in range(count):
             await asyncio.sleep(max(0.0, began_s + number / rate_per_s - time.monotonic()))
             request_id = repr(time.monotonic())
-            ledger.reserve(f"i-{number % _INSTANCES}@1", Reservation(request_id, float(request_id), 0.05, 1000, 200))
+            ledger.reserve(
+                f"i-{number % _INSTANCES}@1", Reservation(request_id, float(request_id), 0.05, 1000, 200, 800)
+            )
             open_ids.append(request_id)
             if len(open_ids) > 100:
                 ledger.release(open_ids.pop(0), time.monotonic())

@@ -25,6 +25,7 @@ class Booked(msgspec.Struct, frozen=True, array_like=True):
     prefill_us: _Count  # prompt computation that is still to be done
     prompt_tokens: _Count
     output_tokens: _Count
+    uncached_tokens: _Count | None = None  # of the prompt; older routers do not tell
 
 
 class Over(msgspec.Struct, frozen=True, array_like=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from extproc.core.fleet import Member
-from extproc.core.ledger import Work, block_size_tokens
 from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
 from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.work import Work, block_size_tokens
 
 
 def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | None:

@@ -1,53 +1,105 @@
-"""The cost of a request on an instance, in seconds, term by term."""
+"""The cost of a request on an instance, in seconds, term by term.
+
+Own seconds: waiting, computing the prompt, producing the answer. And the seconds by which others are delayed, because
+an instance that is best for one request may be the worst for all: every answer in the batch stands still while a long
+prompt is computed, and every step takes longer with one more answer in it. Choosing by the sum of both makes all
+requests together take the least time.
+"""
 
 from __future__ import annotations
 
+import math
+
 from extproc.core.beliefs import Speed
 from extproc.core.cached import Belief
-from extproc.core.ledger import Work, block_size_tokens
 from extproc.core.model import Candidate, Cost, Instance, Request
+from extproc.core.work import Work, block_size_tokens
 
 # Below this share of its KV blocks an instance is not believed to preempt.
 _PRESSURE_FROM = 0.8
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
+# Tokens of one engine step where the engine does not tell: vLLM's default on GPUs of 80 GB.
+_STEP_TOKENS = 8192
 
 
 def price(request: Request, instance: Instance, work: Work, speed: Speed, belief: Belief, now: float) -> Candidate:
-    """Price a request on an instance that fulfils all constraints.
-
-    A busy engine first ends its running step, half of one on average, and computes the prompt in a step that decodes
-    for the others too: together about one decode step, which counts as queue.
-    """
+    """Price a request on an instance that fulfils all constraints."""
     output_tokens = request.expected_output_tokens
+    requests = work.requests
     hit = belief.hit
-    prefill_s = speed.prefill_s(request.prompt_tokens - hit.tokens, hit.tokens)
+    uncached_tokens = request.prompt_tokens - hit.tokens
+    context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
+    step_s = speed.decode_step_s(requests + 1, context_tokens)
+    prefill_s = speed.prefill_s(uncached_tokens, hit.tokens)
     if hit.lower_tokens:
         prefill_s += _FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
-    context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
-    tpot_s = speed.decode_step_s(work.requests + 1, context_tokens)
-    decode_s = output_tokens * tpot_s
+    if requests:
+        # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
+        prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
+    # While prompts of others are computed, an answer stands still.
+    stretch = 1.0 / (1.0 - work.pace.prefill_share(now))
+    tpot_s = step_s * stretch
+    room_s, room_harm_s = _room(request, instance, work, uncached_tokens, tpot_s)
+    backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
+    queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
     cost = Cost(
-        queue_s=_queue_s(instance, work, prefill_s, decode_s, now) + (tpot_s if work.requests else 0.0),
+        queue_s=queue_s,
         prefill_s=prefill_s,
-        decode_s=decode_s,
+        decode_s=output_tokens * tpot_s,
         pressure_s=_pressure_s(request, instance, work, speed),
+        harm_s=room_harm_s + _harm_s(request, work, prefill_s, backlog_s, step_s, stretch, speed, now),
     )
     return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
 
 
-def _queue_s(instance: Instance, work: Work, prefill_s: float, decode_s: float, now: float) -> float:
-    """Seconds until the engine begins with the request: prompts ahead of it, then a free place in the batch.
+def _harm_s(
+    request: Request,
+    work: Work,
+    prefill_s: float,
+    backlog_s: float,
+    step_s: float,
+    stretch: float,
+    speed: Speed,
+    now: float,
+) -> float:
+    """Seconds by which others are delayed, summed over them.
 
-    Prompts of foreign requests are unknown; each is taken to be as long as this one. A full batch of S requests gives
-    up a place every 1/S of a decode.
+    Those in the batch stand still while the prompt is computed, and then share their steps with one more: of two
+    answers of unknown length about half of either is produced together. Those that will come before the queue is
+    empty again wait for the prompt: with arrivals at rate r and a share p of the time spent on prompts, r times the
+    busy period, backlog / (1 - p) (M/G/1).
     """
-    queue_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
-    places = instance.max_num_seqs
-    if places is not None and work.requests >= places:
-        queue_s += (work.requests - places + 1) * decode_s / places
-    return queue_s
+    output_tokens = request.expected_output_tokens
+    tokens = request.prompt_tokens + output_tokens / 2
+    longer_s = speed.decode_step_s(1, tokens) - speed.decode_step_s(0, 0)
+    stall_s = work.decoding(now) * prefill_s
+    sharing_s = work.requests * output_tokens / 2 * longer_s * stretch
+    later_s = work.pace.rps(now) * (backlog_s + prefill_s / 2) * stretch * prefill_s
+    return stall_s + sharing_s + later_s
+
+
+def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int, tpot_s: float) -> tuple[float, float]:
+    """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
+
+    Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
+    """
+    requests = work.requests
+    if not requests:
+        return 0.0, 0.0
+    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * tpot_s
+    ends = 0
+    if instance.max_num_seqs is not None:
+        ends = max(0, requests + 1 - instance.max_num_seqs)
+    harm_s = 0.0
+    if instance.kv_blocks is not None:
+        lacking_tokens = work.held_tokens + uncached_tokens - instance.kv_blocks * block_size_tokens(instance)
+        if lacking_tokens > 0:
+            per_request_tokens = max(1.0, work.held_tokens / requests)
+            ends = max(ends, math.ceil(lacking_tokens / per_request_tokens))
+            harm_s = (uncached_tokens + request.expected_output_tokens) / per_request_tokens * answer_s / requests
+    return ends * answer_s / requests, harm_s
 
 
 def _pressure_s(request: Request, instance: Instance, work: Work, speed: Speed) -> float:
@@ -60,7 +112,7 @@ def _pressure_s(request: Request, instance: Instance, work: Work, speed: Speed) 
         return 0.0
     capacity_tokens = instance.kv_blocks * block_size_tokens(instance)
     tokens = request.prompt_tokens + request.expected_output_tokens
-    occupancy = (work.kv_tokens + tokens) / capacity_tokens
+    occupancy = (work.held_tokens + work.growth_tokens + tokens) / capacity_tokens
     if occupancy <= _PRESSURE_FROM:
         return 0.0
     excess = (occupancy - _PRESSURE_FROM) / (1.0 - _PRESSURE_FROM)

@@ -12,110 +12,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from extproc.core.model import Instance
+from extproc.core.work import IDLE, OURS, Ended, Gauges, Place, Reservation, Work, block_size_tokens, line_up, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _REMEMBER_S = 30.0  # an engine's report is never so late that requests which ended before this matter
-
-DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
-
-OURS = ""  # in the place of a router's name: this router
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """One request that a router sent: the room and the time it takes on its instance. Times are on our clock."""
-
-    request_id: str  # unique among those of its router
-    taken_s: float
-    prefill_s: float
-    prompt_tokens: int
-    output_tokens: int
-    router: str = OURS
-
-    @property
-    def tokens(self) -> int:
-        """KV tokens it will hold at its end."""
-        return self.prompt_tokens + self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A request that is over; a report about the time before its end still counts it."""
-
-    taken_s: float
-    released_s: float
-    tokens: int
-
-
-@dataclass(slots=True)
-class Gauges:
-    """An engine's own word, and how much of it reservations explain."""
-
-    observed_at_s: float = float("-inf")
-    running: int = 0
-    waiting: int = 0
-    held_tokens: float = 0.0
-    explained_requests: int = 0
-    explained_tokens: int = 0
-
-    def explain(self, taken_s: float, requests: int, tokens: int) -> bool:
-        """Count a late word of requests that were taken (or, negative, over) before the gauges were read."""
-        if taken_s >= self.observed_at_s:
-            return False
-        self.explained_requests += requests
-        self.explained_tokens += tokens
-        return True
-
-
-@dataclass(slots=True)
-class Work:
-    """All that is in flight on one incarnation of an instance. Read by the cost, written by the ledger only."""
-
-    active: dict[tuple[str, str], Reservation] = field(default_factory=dict)  # by router and request id
-    prefilled_at_s: dict[tuple[str, str], float] = field(default_factory=dict)  # when each prompt will be computed
-    ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report
-    gauges: Gauges = field(default_factory=Gauges)
-    foreign_running: int = 0
-    foreign_waiting: int = 0
-    foreign_kv_tokens: float = 0.0
-    own_requests: int = 0  # of `active`, those that this router sent
-    booked_tokens: int = 0  # sum of `Reservation.tokens`
-    booked_prompt_tokens: int = 0
-    prefill_free_at_s: float = 0.0  # when the prompts that were sent will have been computed
-
-    @property
-    def requests(self) -> int:
-        """Requests on the instance, running or waiting."""
-        return len(self.active) + self.foreign_running + self.foreign_waiting
-
-    @property
-    def peer_requests(self) -> int:
-        """Requests that other routers sent."""
-        return len(self.active) - self.own_requests
-
-    @property
-    def kv_tokens(self) -> float:
-        """KV tokens that will be held once every request has grown to its expected end."""
-        return self.booked_tokens + self.foreign_kv_tokens
-
-    @property
-    def context_tokens(self) -> float:
-        """KV tokens of the decode batch, each booked request taken half-way through its output."""
-        return (self.booked_prompt_tokens + self.booked_tokens) / 2 + self.foreign_kv_tokens
-
-    def prefill_backlog_s(self, now: float) -> float:
-        """Seconds of prompt computation that was sent and is not done yet."""
-        return max(0.0, self.prefill_free_at_s - now)
-
-
-IDLE = Work()  # what an instance that nobody has sent to looks like; never written
 
 
 class Ledger:
@@ -157,10 +63,12 @@ class Ledger:
         work.prefilled_at_s[router, request_id] = done_at_s
         work.booked_tokens += reservation.tokens
         work.booked_prompt_tokens += reservation.prompt_tokens
+        work.held_tokens += reservation.uncached_tokens
+        work.pace.add(reservation.prefill_s, reservation.taken_s)
         if reservation.prefill_s:
             work.prefill_free_at_s = done_at_s
         if work.gauges.explain(reservation.taken_s, 1, reservation.prompt_tokens):
-            _settle(work)
+            settle(work)
         if router == OURS:
             work.own_requests += 1
             self._where[OURS][request_id] = key
@@ -215,12 +123,13 @@ class Ledger:
         work.gauges = Gauges(
             observed_at_s,
             load.running or 0,
-            load.waiting or 0,
-            (load.kv_usage or 0.0) * (instance.kv_blocks or 0) * block_size_tokens(instance),
+            load.waiting,
+            _held_tokens(instance),
             len(sent) + len(ended),
             sum(r.prompt_tokens for r in sent) + sum(e.tokens for e in ended),
         )
-        _settle(work)
+        settle(work)
+        line_up(work, len(ended))
 
     def forget(self, key: str) -> None:
         """Drop all that is known of an incarnation that has ended."""
@@ -250,26 +159,24 @@ class Ledger:
             self.on_own_change(request_id, at_s)
 
 
-def _settle(work: Work) -> None:
-    """Work out what the gauges show beyond what reservations explain."""
-    gauges = work.gauges
-    unexplained = max(0, gauges.running + gauges.waiting - gauges.explained_requests)
-    work.foreign_waiting = min(unexplained, gauges.waiting)
-    work.foreign_running = unexplained - work.foreign_waiting
-    # Without foreign requests what is held is booked, however far our own prompt estimate is off.
-    work.foreign_kv_tokens = max(0.0, gauges.held_tokens - gauges.explained_tokens) if unexplained else 0.0
+def _held_tokens(instance: Instance) -> float | None:
+    """KV tokens that its requests hold by its own word; None if it does not tell."""
+    if instance.load.kv_usage is None or instance.kv_blocks is None:
+        return None
+    return instance.load.kv_usage * instance.kv_blocks * block_size_tokens(instance)
 
 
-def _take_out(work: Work, place: tuple[str, str], now: float) -> tuple[Reservation, float]:
+def _take_out(work: Work, place: Place, now: float) -> tuple[Reservation, float]:
     """The reservation that ends, and when its prompt would have been computed."""
     gone = work.active.pop(place)
     work.booked_tokens -= gone.tokens
     work.booked_prompt_tokens -= gone.prompt_tokens
+    work.held_tokens = max(0.0, work.held_tokens - gone.uncached_tokens - gone.output_tokens)
     if now > work.gauges.observed_at_s:
         work.ended.append(Ended(gone.taken_s, now, gone.tokens))
         _drop_until(work.ended, now - _REMEMBER_S)
     elif work.gauges.explain(gone.taken_s, -1, -gone.prompt_tokens):
-        _settle(work)  # the engine had it no longer
+        settle(work)  # the engine had it no longer
     return gone, work.prefilled_at_s.pop(place)
 
 
@@ -297,8 +204,3 @@ def _is_empty(work: Work, now: float) -> bool:
     if work.active or work.gauges.observed_at_s > float("-inf"):
         return False
     return not work.ended or work.ended[-1].released_s <= now - _REMEMBER_S
-
-
-def block_size_tokens(instance: Instance) -> int:
-    """Tokens a KV block holds on this instance."""
-    return instance.block_size_tokens or DEFAULT_BLOCK_SIZE_TOKENS

@@ -254,11 +254,12 @@ class Cost:
     prefill_s: float  # computing the prompt tokens that the instance does not hold
     decode_s: float  # producing the expected output in the batch it would join
     pressure_s: float  # expected loss to preemption as KV blocks run out
+    harm_s: float  # by which others are delayed, summed over them
 
     @property
     def total_s(self) -> float:
         """The sum that candidates are compared by."""
-        return self.queue_s + self.prefill_s + self.decode_s + self.pressure_s
+        return self.queue_s + self.prefill_s + self.decode_s + self.pressure_s + self.harm_s
 
     @property
     def ttft_s(self) -> float:

@@ -129,6 +129,7 @@ class Outbox:
             round(self._ledger.prefill_left_s(request_id, now) * 1e6),
             taken.prompt_tokens,
             taken.output_tokens,
+            taken.uncached_tokens,
         )
 
     def _count(self, last: bool) -> int | None:

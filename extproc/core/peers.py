@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from extproc.core.bookings import EVERYONE, Batch
-from extproc.core.ledger import Reservation
+from extproc.core.work import Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +127,7 @@ class Peers:
             prefill_s=booked.prefill_us / 1e6,
             prompt_tokens=booked.prompt_tokens,
             output_tokens=booked.output_tokens,
+            uncached_tokens=booked.prompt_tokens if booked.uncached_tokens is None else booked.uncached_tokens,
             router=router,
         )
         self.ledger.reserve(key, reservation, now)

@@ -12,12 +12,13 @@ from extproc.core.cooldown import Cooldowns, blames_instance
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
 from extproc.core.kv_index import KvIndex
-from extproc.core.ledger import Ledger, Reservation, block_size_tokens
+from extproc.core.ledger import Ledger
 from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.work import Reservation, block_size_tokens
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
 _DEFAULT_KV_TOKENS = 400_000
@@ -156,6 +157,7 @@ class Router:
             prefill_s=chosen.cost.prefill_s,
             prompt_tokens=request.prompt_tokens,
             output_tokens=request.expected_output_tokens,
+            uncached_tokens=request.prompt_tokens - chosen.cached_tokens,
         )
         self.ledger.reserve(key, reservation)
         self._expect_prefix(request, chosen.instance, now)

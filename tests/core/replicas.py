@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extproc.core.ledger import Ledger, Reservation
+from extproc.core.ledger import Ledger
 from extproc.core.sharing import HEARTBEAT_S, LEASE_S, Sharing
+from extproc.core.work import Reservation
 
 TRANSIT_S = 0.001
 TICK_S = 0.25
 
 
 def reservation(request_id: str, taken_s: float, prefill_s: float = 1.0) -> Reservation:
-    return Reservation(request_id, taken_s, prefill_s, prompt_tokens=100, output_tokens=50)
+    return Reservation(request_id, taken_s, prefill_s, prompt_tokens=100, output_tokens=50, uncached_tokens=100)
 
 
 class Replica:

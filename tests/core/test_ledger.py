@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.ledger import Ledger, Reservation
+from extproc.core.ledger import Ledger
 from extproc.core.model import Load
+from extproc.core.work import Reservation
 from tests.core.builders import instance
 
 
 def reservation(request_id: str, taken_s: float, prefill_s: float = 1.0) -> Reservation:
-    return Reservation(request_id, taken_s, prefill_s, prompt_tokens=100, output_tokens=50)
+    return Reservation(request_id, taken_s, prefill_s, prompt_tokens=100, output_tokens=50, uncached_tokens=100)
 
 
 def test_a_gauge_that_shows_our_own_requests_is_not_counted_on_top() -> None:

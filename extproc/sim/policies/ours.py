@@ -10,11 +10,11 @@ import msgspec
 
 from extproc.core.events import Published
 from extproc.core.kv_delta import KvDelta
-from extproc.core.ledger import Reservation
 from extproc.core.model import Decision, Features, Instance, KvLayout, Outcome, Request
 from extproc.core.output_lengths import AnswerKind
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy as Rules
+from extproc.core.work import Reservation
 from extproc.sim.policies.policy import Ask, Ending, Setting
 
 _PEERS = "peers"  # all other replicas count as one router here: ids of requests are unique

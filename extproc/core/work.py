@@ -1,0 +1,170 @@
+"""Work in flight on one instance: reservations, what its engine reported, and what follows from both.
+
+Engines compute prompts first come first served. So of the requests that were sent, those that a report counts as
+waiting are the last ones: their prompts, and all sent after the report, are still to be computed. That sets the
+backlog right with every report, however wrong the predicted times were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from extproc.core.model import Instance
+from extproc.core.pace import Pace
+
+DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
+
+OURS = ""  # in the place of a router's name: this router
+
+Place = tuple[str, str]  # router and request id
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One request that a router sent: the room and the time it takes on its instance. Times are on our clock."""
+
+    request_id: str  # unique among those of its router
+    taken_s: float
+    prefill_s: float
+    prompt_tokens: int
+    output_tokens: int
+    uncached_tokens: int  # of the prompt: KV blocks that it needs for itself
+    router: str = OURS
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of its context at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that is over; a report about the time before its end still counts it."""
+
+    taken_s: float
+    released_s: float
+    tokens: int
+
+
+@dataclass(slots=True)
+class Gauges:
+    """An engine's own word, and how much of it reservations explain."""
+
+    observed_at_s: float = float("-inf")
+    running: int = 0
+    waiting: int | None = None  # None: it does not tell
+    held_tokens: float | None = None
+    explained_requests: int = 0
+    explained_tokens: int = 0
+
+    def explain(self, taken_s: float, requests: int, tokens: int) -> bool:
+        """Count a late word of requests that were taken (or, negative, over) before the gauges were read."""
+        if taken_s >= self.observed_at_s:
+            return False
+        self.explained_requests += requests
+        self.explained_tokens += tokens
+        return True
+
+
+@dataclass(slots=True)
+class Work:
+    """All that is in flight on one incarnation of an instance. Read by the cost, written by the ledger only."""
+
+    active: dict[Place, Reservation] = field(default_factory=dict)  # in the order in which they were sent
+    prefilled_at_s: dict[Place, float] = field(default_factory=dict)  # when each prompt will be computed
+    ended: deque[Ended] = field(default_factory=deque)  # not yet covered by a report
+    gauges: Gauges = field(default_factory=Gauges)
+    pace: Pace = field(default_factory=Pace)  # of what is sent to it
+    foreign_running: int = 0
+    foreign_waiting: int = 0
+    foreign_kv_tokens: float = 0.0
+    own_requests: int = 0  # of `active`, those that this router sent
+    booked_tokens: int = 0  # sum of `Reservation.tokens`
+    booked_prompt_tokens: int = 0
+    held_tokens: float = 0.0  # KV tokens that requests hold, or will as soon as they are let in
+    prefill_free_at_s: float = 0.0  # when the prompts that were sent will have been computed
+
+    @property
+    def requests(self) -> int:
+        """Requests on the instance, running or waiting."""
+        return len(self.active) + self.foreign_running + self.foreign_waiting
+
+    @property
+    def peer_requests(self) -> int:
+        """Requests that other routers sent."""
+        return len(self.active) - self.own_requests
+
+    @property
+    def context_tokens(self) -> float:
+        """Tokens that the decode batch looks at, each booked request taken half-way through its output."""
+        return (self.booked_prompt_tokens + self.booked_tokens) / 2 + self.foreign_kv_tokens
+
+    @property
+    def growth_tokens(self) -> int:
+        """KV tokens by which the booked requests are still expected to grow: half of their answers."""
+        return (self.booked_tokens - self.booked_prompt_tokens) // 2
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Expected length of a booked answer; 0 if there is none."""
+        return (self.booked_tokens - self.booked_prompt_tokens) / len(self.active) if self.active else 0.0
+
+    def prefill_backlog_s(self, now: float) -> float:
+        """Seconds of prompt computation that was sent and is not done yet."""
+        return max(0.0, self.prefill_free_at_s - now)
+
+    def decoding(self, now: float) -> int:
+        """Requests whose prompts are computed, those of unknown senders included."""
+        if self.prefill_free_at_s <= now:
+            return len(self.active) + self.foreign_running
+        return sum([done_at_s <= now for done_at_s in self.prefilled_at_s.values()]) + self.foreign_running
+
+
+IDLE = Work()  # what an instance that nobody has sent to looks like; never written
+
+
+def settle(work: Work) -> None:
+    """Work out what the gauges show beyond what reservations explain."""
+    gauges = work.gauges
+    waiting = gauges.waiting or 0
+    unexplained = max(0, gauges.running + waiting - gauges.explained_requests)
+    work.foreign_waiting = min(unexplained, waiting)
+    work.foreign_running = unexplained - work.foreign_waiting
+    # Without foreign requests what is held is booked, however far our own prompt estimate is off.
+    held_tokens = gauges.held_tokens or 0.0
+    work.foreign_kv_tokens = max(0.0, held_tokens - gauges.explained_tokens) if unexplained else 0.0
+
+
+def line_up(work: Work, over_since: int) -> None:
+    """Set backlog and held tokens right after a report; `over_since` of the requests that it counts have ended."""
+    gauges = work.gauges
+    at_s = gauges.observed_at_s
+    foreign = work.foreign_running + work.foreign_waiting
+    seen = max(0, gauges.running + (gauges.waiting or 0) - foreign - over_since)
+    sent = [place for place, reservation in work.active.items() if reservation.taken_s < at_s]
+    there, late = sent[:seen], list(work.active)[min(seen, len(sent)) :]
+    if gauges.waiting is not None:
+        own_waiting = min(len(there), gauges.waiting - work.foreign_waiting)
+        begun, queued = there[: len(there) - own_waiting], there[len(there) - own_waiting :]
+        free_at_s = at_s
+        for place in begun[:-1]:
+            work.prefilled_at_s[place] = min(work.prefilled_at_s[place], at_s)
+        for last in begun[-1:]:  # it may still be computed, and those behind it wait for that
+            left_s = min(work.active[last].prefill_s, max(0.0, work.prefilled_at_s[last] - at_s))
+            free_at_s = work.prefilled_at_s[last] = at_s + left_s
+        for place in (*queued, *late):
+            reservation = work.active[place]
+            free_at_s = max(free_at_s, reservation.taken_s) + reservation.prefill_s
+            work.prefilled_at_s[place] = free_at_s
+        work.prefill_free_at_s = free_at_s
+    else:
+        queued = []
+    if gauges.held_tokens is not None:
+        coming = sum([work.active[place].uncached_tokens for place in (*queued, *late)])
+        work.held_tokens = gauges.held_tokens + coming
+
+
+def block_size_tokens(instance: Instance) -> int:
+    """Tokens a KV block holds on this instance."""
+    return instance.block_size_tokens or DEFAULT_BLOCK_SIZE_TOKENS
