@@ -64,11 +64,6 @@ class PrefixIndex:
         holder = self._holders.get(key)
         return holder.blocks if holder else 0
 
-    def is_exact(self, key: str) -> bool:
-        """Whether what an instance holds is told by its engine."""
-        holder = self._holders.get(key)
-        return holder is not None and holder.order is None
-
     def matches(self, prefix: Sequence[int]) -> dict[str, int]:
         """Blocks of `prefix` that each instance holds without a gap from the start; instances with none are absent."""
         found: dict[str, int] = {}
