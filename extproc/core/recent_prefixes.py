@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf, nextafter
 
 RECENT_S = 7.5  # a queue, a prefill and an event's way to us together seldom take longer
 MAX_BLOCKS = 500_000  # about 45 bytes each
@@ -39,6 +40,7 @@ class RecentPrefixes:
 
     def insert(self, key: str, prefix: Chain, now: float) -> None:
         """A prompt is on its way to an instance."""
+        sent_s = max(now, nextafter(self._sent[-1][0], inf)) if self._sent else now  # no two at the same moment
         at, depth = self._root, 0
         while depth < len(prefix):
             child = at.children.get(prefix[depth])
@@ -50,10 +52,10 @@ class RecentPrefixes:
                 common = _common(child.blocks, prefix, depth)
                 if common < len(child.blocks):
                     child = _cut(child, common)
-            child.sent_s[key] = now
+            child.sent_s[key] = sent_s
             depth += len(child.blocks)
             at = child
-        self._sent.append((now, key, at))
+        self._sent.append((sent_s, key, at))
         while self._sent[0][0] <= now - RECENT_S or self.blocks > self.max_blocks:
             self._end(*self._sent.popleft())
             if not self._sent:
@@ -83,9 +85,9 @@ class RecentPrefixes:
     def _end(self, sent_s: float, key: str, last: _Stretch) -> None:
         """Forget that a prompt was sent, as far up as nothing later was sent there."""
         at = last
-        while at.parent is not None and at.sent_s.get(key, sent_s) <= sent_s:
-            at.sent_s.pop(key, None)
-            if not at.sent_s and not at.children:  # of two that were sent at the same moment the other may be left
+        while at.parent is not None and at.sent_s[key] == sent_s:
+            del at.sent_s[key]
+            if not at.sent_s:
                 del at.parent.children[at.blocks[0]]
                 self.blocks -= len(at.blocks)
             at = at.parent
