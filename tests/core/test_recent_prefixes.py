@@ -10,7 +10,7 @@ from tests.core.builders import blocks
 from tests.core.test_prefix_model import chain
 
 ways = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(chain)
-sendings = st.tuples(st.sampled_from("abc"), ways, st.sampled_from([0.0, 0.0, 0.5, 3.0, RECENT_S]))
+sendings = st.tuples(st.sampled_from("abc"), ways, st.sampled_from([0.0, 0.0, 0.51, 3.03, RECENT_S + 0.1]))
 
 
 def plain(sent: list[tuple[str, tuple[int, ...], float]], prefix: tuple[int, ...], now: float) -> dict[str, int]:
