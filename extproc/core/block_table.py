@@ -33,7 +33,9 @@ _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the direc
 _MAX_DEPTH = 20  # room for 300 million blocks; hashes made to begin alike cannot make the directory larger
 _FEW = 24  # that many are faster one by one than as an array
 _STEPS = np.arange(_SEGMENT)[:, None]
-_RUNS = 8  # after so many branches a chain is looked up as a whole
+_RUNS = 8  # after so many branches a chain is looked up as a whole,
+_SHORT_RUN = 24  # or when the runs between them prove to be shorter than this
+_NO_ROWS: Rows = np.zeros(0, np.int32)
 
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
 _SPREAD = 0x9E3779B97F4A7C15
@@ -61,6 +63,7 @@ class BlockTable:
         self._used: Rows = np.zeros(2, np.int32)  # slots of a segment that hold a row or held one
         self._depths = [1, 1]
         self._hashes: Hashes = np.zeros(_SEGMENT, np.uint64)
+        self._hashes[:FIRST_ROW] = _NOBODY  # so that the marks of a slot without a row are no block's rows
         self._next_row = FIRST_ROW
         self._free: Rows = np.zeros(64, np.int32)  # a stack of rows to use again
         self.free_rows = 0
@@ -84,7 +87,7 @@ class BlockTable:
         runs: list[Rows] = []
         done, length = 0, len(hashes)
         while done < length:
-            if len(runs) == _RUNS:
+            if len(runs) > 1 and (done < _SHORT_RUN * len(runs) or len(runs) == _RUNS):
                 rest = self.find(hashes[done:])
                 absent = np.flatnonzero(rest == 0)
                 runs.append(rest[: absent[0]] if len(absent) else rest)
@@ -93,34 +96,36 @@ class BlockTable:
             if not row:
                 break
             following = self._hashes[row : min(row + length - done, self._next_row)]
-            wanted = hashes[done : done + len(following)]
-            unlike = following != wanted
-            count = int(unlike.argmax()) if unlike.any() else len(following)
+            count = len(following)
+            wanted = hashes[done : done + count]
+            if following.tobytes() != wanted.tobytes():
+                count = int((following != wanted).argmax())
             runs.append(np.arange(row, row + count, dtype=np.int32))
             done += count
         if len(runs) == 1:
             return runs[0]
-        return np.concatenate(runs) if runs else np.zeros(0, np.int32)
+        return np.concatenate(runs) if runs else _NO_ROWS
 
     def find(self, hashes: Hashes) -> Rows:
         """The row of every block, 0 where it is absent."""
         if len(hashes) <= _FEW:
             return np.array([self._find_one(each) for each in hashes.tolist()], np.int32)
         base, offset = self._homes(hashes)
-        found = np.zeros(len(hashes), np.int32)
-        index = np.arange(len(hashes))
-        steps = _STEPS[:2]  # first the two nearest slots of all blocks at once, then twice as many of those left over
+        rows = self._slots.take(base | offset)
+        hit = self._hashes.take(rows) == hashes
+        found: Rows = rows * hit
+        index = np.flatnonzero((rows != _EMPTY) & ~hit)
+        steps = _STEPS[:2]  # of those left over the two next slots at once, then twice as many
+        reached = 1
         while len(index) > _FEW:
-            rows = self._slots[base | ((offset + steps) & _LAST)]
-            hit = self._hashes[rows] == hashes
-            hit &= rows >= FIRST_ROW
-            here = (rows * hit).max(axis=0)
-            found[index] = here
-            onward = np.flatnonzero((here == 0) & (rows.min(axis=0) != _EMPTY))
-            index, base, hashes = index[onward], base[onward], hashes[onward]
-            offset = offset[onward] + len(steps)
+            wanted, within = hashes[index], offset[index] + reached
+            here = self._slots.take(base[index] | ((within + steps) & _LAST))
+            rows = (here * (self._hashes.take(here) == wanted)).max(axis=0)
+            found[index] = rows
+            index = index[(rows == 0) & (here.min(axis=0) != _EMPTY)]
+            reached += len(steps)
             steps = _STEPS[: 2 * len(steps)]
-        for place, each in zip(index.tolist(), hashes.tolist(), strict=True):
+        for place, each in zip(index.tolist(), hashes[index].tolist(), strict=True):
             found[place] = self._find_one(each)
         return found
 

@@ -49,7 +49,7 @@ class Cached:
         return Belief(Hit(max(believed, recent_tokens)), claims)
 
     def _told_hit(self, instance: Instance) -> Hit | None:
-        """What its engine tells, bounded by the prompt; None if it tells nothing, or ids for its layout are not known."""
+        """What its engine tells, bounded by the prompt; None if it tells nothing, or nobody counted by its layout."""
         layout = self._snapshot.kv.layout(instance, self._request.model)
         if layout is None or layout not in self._request.chains:
             return None

@@ -19,6 +19,7 @@ from extproc.core.touch_order import TouchOrder
 
 MAX_ENTRIES = 5_000_000
 _CHUNK = 65_536  # blocks taken in at a time
+_REMEMBERED = 1024  # sets of holders whose keys are kept
 _SPARE = 32  # more rows than needed, since some of the oldest were used since
 
 
@@ -48,6 +49,7 @@ class PrefixIndex:
         self._holders: dict[str, _Holder] = {}
         self._keys: list[str | None] = []  # by slot
         self._everyone = 0  # the held bits of all slots
+        self._members: dict[int, tuple[str, ...]] = {}  # keys by their held bits, of some sets
 
     @property
     def entries(self) -> int:
@@ -71,7 +73,8 @@ class PrefixIndex:
         if not len(rows):
             return found
         bits, live = self._blocks.sets.bits, self._everyone
-        for depth, number in self._blocks.runs(rows):
+        starts, numbers = self._blocks.runs(rows)
+        for depth, number in zip(starts, numbers, strict=True):
             holders = bits[number] & live
             if depth and holders != live:
                 self._note(found, live & ~holders, depth)
@@ -169,20 +172,36 @@ class PrefixIndex:
             self._keys[slot : slot + 1] = [key]
             holder = self._holders[key] = _Holder(slot, None if exact else TouchOrder())
             self._everyone |= holder.held
+            self._members.clear()
         return holder
 
     def _note(self, found: dict[str, int], holders: int, blocks: int) -> None:
-        while holders:
-            lowest = holders & -holders
-            found[str(self._keys[lowest.bit_length() >> 1])] = blocks
-            holders ^= lowest
+        if holders & holders - 1:
+            keys = self._members.get(holders)
+            if keys is None:
+                keys = self._remember(holders)
+            found.update(dict.fromkeys(keys, blocks))
+        else:
+            found[str(self._keys[holders.bit_length() >> 1])] = blocks
+
+    def _remember(self, holders: int) -> tuple[str, ...]:
+        """The keys of several holders; those of a beginning that many share are wanted again and again."""
+        keys, left = [], holders
+        while left:
+            lowest = left & -left
+            keys.append(str(self._keys[lowest.bit_length() >> 1]))
+            left ^= lowest
+        if len(self._members) >= _REMEMBERED:
+            self._members.clear()
+        self._members[holders] = tuple(keys)
+        return self._members[holders]
 
     def _use(self, holder: _Holder, order: TouchOrder, rows: Rows) -> None:
         """A learned instance uses rows, the last of them most recently."""
         if not len(rows):
             return
         bits = self._blocks.sets.bits
-        if not all(bits[number] & holder.young for _, number in self._blocks.runs(rows)):
+        if not all(bits[number] & holder.young for number in self._blocks.runs(rows)[1]):
             older = self._blocks.once(rows[~self._blocks.having(rows, holder.young)])
             held = np.count_nonzero(self._blocks.having(older, holder.held))
             self._count(holder, len(older) - int(held))
