@@ -33,6 +33,7 @@ _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the direc
 _MAX_DEPTH = 20  # room for 300 million blocks; hashes made to begin alike cannot make the directory larger
 _FEW = 24  # that many are faster one by one than as an array
 _STEPS = np.arange(_SEGMENT)[:, None]
+_AHEAD = _STEPS[:4]  # slots looked at in one go where most blocks find what they want among the nearest
 _RUNS = 8  # after so many branches a chain is looked up as a whole,
 _SHORT_RUN = 24  # or when the runs between them prove to be shorter than this
 _NO_ROWS: Rows = np.zeros(0, np.int32)
@@ -135,10 +136,12 @@ class BlockTable:
         if len(hashes) > _MORE and (len(hashes) > _BATCH or np.bincount(segments).max() > _MORE):
             step = _BATCH if len(hashes) > _BATCH else _MORE
             return np.concatenate([self.add(hashes[at : at + step]) for at in range(0, len(hashes), step)])
-        fits = self._used[segments] <= _FULL
-        if not fits.all():
+        used = self._used.take(segments)
+        if used.max() > _FULL:
+            fits = used <= _FULL
             rows = np.zeros(len(hashes), np.int32)
-            rows[fits] = self.add(hashes[fits])
+            if fits.any():
+                rows[fits] = self.add(hashes[fits])
             return rows
         rows = self._new_rows(len(hashes))
         self._hashes[rows] = hashes
@@ -146,23 +149,24 @@ class BlockTable:
         spare = rows[placed != rows]
         if len(spare):
             self._put_back(spare)
-        full = segments[self._used[segments] > _FULL]
-        for segment in sorted(set(full.tolist())):
-            self._relieve(segment)
+        used = self._used.take(segments)
+        if used.max() > _FULL:
+            for segment in sorted(set(segments[used > _FULL].tolist())):
+                self._relieve(segment)
         return placed
 
     def drop(self, rows: Rows) -> None:
         """Take blocks out, each row once; their rows will be used again."""
-        hashes = self._hashes[rows]
+        hashes = self._hashes.take(rows)
         index = np.arange(len(rows))
         if len(rows) > _FEW:
             base, offset = self._homes(hashes)
             while len(index) > _FEW:
-                at = base[index] | offset[index]
-                here = self._slots[at] == rows[index]
-                self._slots[at[here]] = _GONE
-                index = index[~here]
-                offset[index] = (offset[index] + 1) & _LAST
+                near = base | ((offset + _AHEAD) & _LAST)
+                here = self._slots.take(near) == rows.take(index)
+                self._slots[near[here]] = _GONE
+                onward = np.flatnonzero(~here.any(axis=0))
+                index, base, offset = index[onward], base[onward], offset[onward] + len(_AHEAD)
         for each in index.tolist():
             self._drop_one(rows.item(each), hashes.item(each))
         self._put_back(rows)
@@ -215,17 +219,21 @@ class BlockTable:
         if len(rows) > _FEW:
             base, offset = self._homes(hashes)
             while len(index) > _FEW:
-                at, mine = base[index] | offset[index], rows[index]
-                before = self._slots[at]
+                mine = rows.take(index)
+                near = base | ((offset + _AHEAD) & _LAST)
+                first = (self._slots.take(near) < FIRST_ROW).argmax(axis=0)  # the first itself if none is free
+                at = near[first, np.arange(len(index))]
+                before = self._slots.take(at)
                 free = before < FIRST_ROW
                 self._slots[at[free]] = mine[free]
-                now = self._slots[at]
+                now = self._slots.take(at)
                 entered = now == mine
                 np.add.at(self._used, at[entered & (before == _EMPTY)] >> _SEGMENT_BITS, np.int32(1))
-                twin = self._hashes[now] == hashes[index]  # true of what was entered, too
+                twin = self._hashes.take(now) == hashes.take(index)  # true of what was entered, too
                 placed[index[twin]] = now[twin]
-                index = index[~twin]
-                offset[index] = (offset[index] + 1) & _LAST
+                onward = np.flatnonzero(~twin)
+                offset = (offset + np.where(free, first + 1, len(_AHEAD)))[onward]
+                index, base = index[onward], base[onward]
         for each in index.tolist():
             placed[each] = self._place_one(rows.item(each), hashes.item(each))
         return placed
