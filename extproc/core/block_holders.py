@@ -101,24 +101,24 @@ class BlockHolders:
             return
         sets, numbers = self.sets, self._set_of.take(rows)
         starts, distinct = _runs(numbers)
-        lengths = _lengths(starts, len(rows))
-        if len(starts) > _FEW and 4 * len(starts) > len(rows):
-            unique, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-            distinct, lengths = unique.tolist(), counts.tolist()
+        if len(starts) == 1:
+            changed = sets.change(distinct[0], len(rows), added, removed)
+            self._set_of[rows] = changed
+            orphans = rows[:0] if changed else rows
         else:
-            inverse = None
-        changed = []
-        for number, count in zip(distinct, lengths, strict=True):
-            changed.append(sets.take((sets.bits[number] | added) & ~removed, count))
-            sets.leave(number, count)
-        if len(changed) == 1:
-            self._set_of[rows] = changed[0]
-        else:
-            places = np.array(changed, np.int32)
-            self._set_of[rows] = places.repeat(lengths) if inverse is None else places[inverse]
-        if not all(changed):
+            if len(starts) > _FEW and 4 * len(starts) > len(rows):
+                unique, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+                distinct, lengths = unique.tolist(), counts.tolist()
+            else:
+                inverse, lengths = None, _lengths(starts, len(rows))
+            each = zip(distinct, lengths, strict=True)
+            places = np.array([sets.change(number, blocks, added, removed) for number, blocks in each], np.int32)
+            numbers = places.repeat(lengths) if inverse is None else places[inverse]
+            self._set_of[rows] = numbers
+            orphans = rows[numbers == 0]
+        if len(orphans):
             self._looked_up = None
-            self._table.drop(rows[self._set_of.take(rows) == 0])
+            self._table.drop(orphans)
 
     def held_by(self, bits: int) -> Rows:
         """The rows that are held by any of `bits`. Looks at every row there is."""

@@ -96,9 +96,12 @@ class PrefixIndex:
         hashes, rows = self._blocks.look_up(prefix)
         fitting = max(0, min(capacity_blocks, self.max_entries))
         hashes, rows = hashes[:fitting], rows[:fitting]
+        self._hold(holder, rows)
         if len(rows) < len(hashes):
-            rows = np.concatenate((rows, self._blocks.rows(hashes[len(rows) :])))
-        self._use(holder, holder.order, rows[::-1])  # the head last, so that it is the most recent and leaves last
+            more = self._blocks.rows(hashes[len(rows) :])
+            self._hold(holder, more)
+            rows = np.concatenate((rows, more))
+        holder.order.use(rows[::-1])  # the head last, so that it is the most recent and leaves last
         self._evict(holder, holder.order, holder.blocks - capacity_blocks)
         self._shrink()
 
@@ -158,7 +161,9 @@ class PrefixIndex:
                 self.store(key, blocks)
                 continue
             self._blocks.sweep(len(blocks))
-            self._use(holder, holder.order, self._blocks.rows(spread(blocks)))
+            rows = self._blocks.rows(spread(blocks))
+            self._hold(holder, rows)
+            holder.order.use(rows)
             self._evict(holder, holder.order, 0)
             self._shrink()
 
@@ -196,17 +201,23 @@ class PrefixIndex:
         self._members[holders] = tuple(keys)
         return self._members[holders]
 
-    def _use(self, holder: _Holder, order: TouchOrder, rows: Rows) -> None:
-        """A learned instance uses rows, the last of them most recently."""
+    def _hold(self, holder: _Holder, rows: Rows) -> None:
+        """A learned instance holds rows, and uses them."""
         if not len(rows):
             return
         bits = self._blocks.sets.bits
-        if not all(bits[number] & holder.young for number in self._blocks.runs(rows)[1]):
-            older = self._blocks.once(rows[~self._blocks.having(rows, holder.young)])
-            held = np.count_nonzero(self._blocks.having(older, holder.held))
-            self._count(holder, len(older) - int(held))
-            self._blocks.change(older, holder.held | holder.young, 0)
-        order.use(rows)
+        numbers = self._blocks.runs(rows)[1]
+        if all(bits[number] & holder.young for number in numbers):
+            return
+        if len(numbers) > 1:
+            rows = rows[~self._blocks.having(rows, holder.young)]
+        older = self._blocks.once(rows)
+        if len(numbers) > 1:
+            held = int(np.count_nonzero(self._blocks.having(older, holder.held)))
+        else:
+            held = len(older) if bits[numbers[0]] & holder.held else 0
+        self._count(holder, len(older) - held)
+        self._blocks.change(older, holder.held | holder.young, 0)
 
     def _evict(self, holder: _Holder, order: TouchOrder, blocks: int) -> None:
         """Take that many least recently used blocks from a learned instance."""
