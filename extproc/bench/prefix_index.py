@@ -14,6 +14,7 @@ from resource import getpagesize
 from extproc.core.prefix import PrefixIndex
 
 CHAIN_BLOCKS = 512
+TYPICAL_BLOCKS = 32  # 8 KiB of prompt
 _SHAPES = {"one block a chain": (1, 1), "32 blocks a chain": (32, 1), "32 blocks at 4 instances": (32, 4)}
 
 
@@ -89,8 +90,24 @@ def _steps(instances: int, entries: int, rounds: int) -> Iterator[Step]:
             rounds,
             lambda chains=chains, most=capacity_blocks: index.insert(keys[0], next(chains), most),  # type: ignore[misc]
         )
+    yield from _typical_steps(index, random, keys, rounds)
     leaving = iter(keys)
     yield _timed("forget an instance", len(keys), lambda: index.forget(next(leaving)))
+
+
+def _typical_steps(index: PrefixIndex, random: Random, keys: list[str], rounds: int) -> Iterator[Step]:
+    """Prompts of ordinary length that few instances hold, in the order in which a conversation asks for them."""
+    prompts = [_chain(random, TYPICAL_BLOCKS) for _ in range(rounds)]
+    grown = [(*prompt, *_chain(random, 4)) for prompt in prompts]
+    size = f"{TYPICAL_BLOCKS} blocks"
+    capacity_blocks = index.size(keys[1])
+    for name, chains in ((f"insert, {size}, all new", prompts), (f"insert, {size}, 4 more", grown)):
+        each = iter(chains)
+        yield _timed(name, rounds, lambda each=each: index.insert(keys[1], next(each), capacity_blocks))  # type: ignore[misc]
+    unknown = [_chain(random, TYPICAL_BLOCKS) for _ in prompts]
+    for name, chains in ((f"matches, {size}, at one", prompts[-50:] * rounds), (f"matches, {size}, at none", unknown)):
+        each = iter(chains)
+        yield _timed(name, rounds, lambda each=each: index.matches(list(next(each))))  # type: ignore[misc]
 
 
 def _timed(name: str, rounds: int, step: Callable[[], object]) -> Step:

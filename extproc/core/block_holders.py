@@ -70,7 +70,7 @@ class BlockHolders:
         return rows if rows.all() else rows[rows != 0]
 
     def runs(self, rows: Rows) -> tuple[list[int], list[int]]:
-        """Where along `rows`, of which there is one at least, runs of equal sets begin, and the number of each's set."""
+        """Where along `rows`, at least one, runs of equal sets begin, and the number of each run's set."""
         return _runs(self._set_of.take(rows))
 
     def having(self, rows: Rows, bits: int) -> npt.NDArray[np.bool_]:
