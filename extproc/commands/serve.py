@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=policy.max_prefix_entries,
         metavar="N",
-        help="learned blocks remembered, summed over the instances, at about 33 bytes each; and as many of those that "
-        "engines tell of, twice with lower tiers (default %(default)s)",
+        help="blocks remembered, learned and told by engines together, summed over the instances, at about 33 bytes "
+        "each; a tenth of that more for prompts of the last seconds (default %(default)s)",
     )
     parser.add_argument(
         "--drain-s",

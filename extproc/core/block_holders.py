@@ -7,7 +7,8 @@ wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from extproc.core.block_table import FIRST_ROW, BlockTable, Hashes, Rows, spread
 from extproc.core.holder_sets import HolderSets
 
 _SWEPT = 8192  # rows looked at a call while forgotten ones are about
+_FEW = 48  # that many are faster one by one than as an array
 
 
 class BlockHolders:
@@ -58,62 +60,60 @@ class BlockHolders:
         """The rows of blocks, made where there are none. A block that the table has no place for is left out."""
         rows = self._table.find(hashes)
         absent = np.flatnonzero(rows == 0)
-        if len(absent):
-            self._looked_up = None
-            rows[absent] = self._table.add(hashes[absent])
-            if len(self._set_of) < self._table.room:
-                self._set_of.resize(self._table.room, refcheck=False)
-                self._scratch.resize(self._table.room, refcheck=False)
-        present: Rows = rows[rows != 0]
-        return present
+        if not len(absent):
+            return rows
+        self._looked_up = None
+        rows[absent] = self._table.add(hashes[absent])
+        if len(self._set_of) < self._table.room:
+            self._set_of.resize(self._table.room, refcheck=False)
+            self._scratch.resize(self._table.room, refcheck=False)
+        return rows if rows.all() else rows[rows != 0]
 
-    def runs(self, rows: Rows) -> Iterator[tuple[int, int]]:
-        """Where along `rows` a run of equal sets begins, and the number of its set."""
-        numbers = self._set_of[rows]
-        starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-        yield 0, numbers.item(0)
-        yield from zip(starts.tolist(), numbers[starts].tolist(), strict=True)
+    def runs(self, rows: Rows) -> tuple[list[int], list[int]]:
+        """Where along `rows`, at least one, runs of equal sets begin, and the number of each run's set."""
+        return _runs(self._set_of.take(rows))
 
     def having(self, rows: Rows, bits: int) -> npt.NDArray[np.bool_]:
         """Which of these rows are held by any of `bits`. Row 0 is held by none."""
-        return self._having(self._set_of[rows], bits)
+        return self._having(self._set_of.take(rows), bits)
 
     def _having(self, numbers: Rows, bits: int) -> npt.NDArray[np.bool_]:
         """Which of these sets hold any of `bits`."""
         sets = self.sets.bits
         if len(numbers) > len(sets):
             return np.array([each & bits != 0 for each in sets])[numbers]
-        if len(numbers) and (numbers == numbers[0]).all():
-            return np.full(len(numbers), sets[numbers.item(0)] & bits != 0)
-        distinct, inverse = np.unique(numbers, return_inverse=True)
-        return np.array([sets[number] & bits != 0 for number in distinct.tolist()], np.bool_)[inverse]
+        if len(numbers) <= _FEW:
+            return np.array([sets[number] & bits != 0 for number in numbers.tolist()], np.bool_)
+        starts, distinct = _runs(numbers)
+        held = np.array([sets[number] & bits != 0 for number in distinct], np.bool_)
+        return held.repeat(_lengths(starts, len(numbers)))
 
     def once(self, rows: Rows) -> Rows:
         """The same rows without doubles."""
         places = np.arange(len(rows), dtype=np.int32)
         self._scratch[rows] = places
-        last: Rows = rows[self._scratch[rows] == places]
-        return last
+        last = self._scratch.take(rows) == places
+        return rows if last.all() else rows[last]
 
     def change(self, rows: Rows, added: int, removed: int) -> None:
         """Change the holders of rows, each row once; those that nobody holds any more are given back."""
         if not len(rows):
             return
-        sets, numbers = self.sets, self._set_of[rows]
-        if (numbers == numbers[0]).all():
-            distinct, counts, inverse = [numbers.item(0)], [len(rows)], None
+        sets, numbers = self.sets, self._set_of.take(rows)
+        starts, distinct = _runs(numbers)
+        if len(starts) == 1:
+            changed = sets.change(distinct[0], len(rows), added, removed)
+            self._set_of[rows] = changed
+            orphans = rows[:0] if changed else rows
         else:
-            unique, inverse, counted = np.unique(numbers, return_inverse=True, return_counts=True)
-            distinct, counts = unique.tolist(), counted.tolist()
-        changed = []
-        for number, count in zip(distinct, counts, strict=True):
-            changed.append(sets.take((sets.bits[number] | added) & ~removed, count))
-            sets.leave(number, count)
-        if inverse is None:
-            self._set_of[rows] = changed[0]
-            orphans = rows if not changed[0] else rows[:0]
-        else:
-            numbers = np.array(changed, np.int32)[inverse]
+            if len(starts) > _FEW and 4 * len(starts) > len(rows):
+                unique, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+                distinct, lengths = unique.tolist(), counts.tolist()
+            else:
+                inverse, lengths = None, _lengths(starts, len(rows))
+            each = zip(distinct, lengths, strict=True)
+            places = np.array([sets.change(number, blocks, added, removed) for number, blocks in each], np.int32)
+            numbers = places.repeat(lengths) if inverse is None else places[inverse]
             self._set_of[rows] = numbers
             orphans = rows[numbers == 0]
         if len(orphans):
@@ -142,3 +142,17 @@ class BlockHolders:
         self._unswept = max(0, self._unswept - count)
         numbers = self._set_of[rows]
         self.change(rows[~self._having(numbers, -1) & (numbers != 0)], 0, 0)
+
+
+def _runs(numbers: Rows) -> tuple[list[int], list[int]]:
+    """Where runs of equal numbers begin, and the number of each."""
+    raw = numbers.tobytes()
+    if raw == raw[:4] * len(numbers):
+        return [0], [numbers.item(0)]
+    starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    return [0, *starts.tolist()], [numbers.item(0), *numbers.take(starts).tolist()]
+
+
+def _lengths(starts: list[int], length: int) -> list[int]:
+    """How long each run is."""
+    return [end - start for start, end in pairwise((*starts, length))]

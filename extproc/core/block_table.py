@@ -33,7 +33,10 @@ _OFFSET_SHIFT = 20  # hash bits that place a block within its segment; the direc
 _MAX_DEPTH = 20  # room for 300 million blocks; hashes made to begin alike cannot make the directory larger
 _FEW = 24  # that many are faster one by one than as an array
 _STEPS = np.arange(_SEGMENT)[:, None]
-_RUNS = 8  # after so many branches a chain is looked up as a whole
+_AHEAD = _STEPS[:4]  # slots looked at in one go where most blocks find what they want among the nearest
+_RUNS = 8  # after so many branches a chain is looked up as a whole,
+_SHORT_RUN = 24  # or when the runs between them prove to be shorter than this
+_NO_ROWS: Rows = np.zeros(0, np.int32)
 
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
 _SPREAD = 0x9E3779B97F4A7C15
@@ -61,6 +64,7 @@ class BlockTable:
         self._used: Rows = np.zeros(2, np.int32)  # slots of a segment that hold a row or held one
         self._depths = [1, 1]
         self._hashes: Hashes = np.zeros(_SEGMENT, np.uint64)
+        self._hashes[:FIRST_ROW] = _NOBODY  # so that the marks of a slot without a row are no block's rows
         self._next_row = FIRST_ROW
         self._free: Rows = np.zeros(64, np.int32)  # a stack of rows to use again
         self.free_rows = 0
@@ -84,7 +88,7 @@ class BlockTable:
         runs: list[Rows] = []
         done, length = 0, len(hashes)
         while done < length:
-            if len(runs) == _RUNS:
+            if len(runs) > 1 and (done < _SHORT_RUN * len(runs) or len(runs) == _RUNS):
                 rest = self.find(hashes[done:])
                 absent = np.flatnonzero(rest == 0)
                 runs.append(rest[: absent[0]] if len(absent) else rest)
@@ -93,34 +97,36 @@ class BlockTable:
             if not row:
                 break
             following = self._hashes[row : min(row + length - done, self._next_row)]
-            wanted = hashes[done : done + len(following)]
-            unlike = following != wanted
-            count = int(unlike.argmax()) if unlike.any() else len(following)
+            count = len(following)
+            wanted = hashes[done : done + count]
+            if following.tobytes() != wanted.tobytes():
+                count = int((following != wanted).argmax())
             runs.append(np.arange(row, row + count, dtype=np.int32))
             done += count
         if len(runs) == 1:
             return runs[0]
-        return np.concatenate(runs) if runs else np.zeros(0, np.int32)
+        return np.concatenate(runs) if runs else _NO_ROWS
 
     def find(self, hashes: Hashes) -> Rows:
         """The row of every block, 0 where it is absent."""
         if len(hashes) <= _FEW:
             return np.array([self._find_one(each) for each in hashes.tolist()], np.int32)
         base, offset = self._homes(hashes)
-        found = np.zeros(len(hashes), np.int32)
-        index = np.arange(len(hashes))
-        steps = _STEPS[:2]  # first the two nearest slots of all blocks at once, then twice as many of those left over
+        rows = self._slots.take(base | offset)
+        hit = self._hashes.take(rows) == hashes
+        found: Rows = rows * hit
+        index = np.flatnonzero((rows != _EMPTY) & ~hit)
+        steps = _STEPS[:2]  # of those left over the two next slots at once, then twice as many
+        reached = 1
         while len(index) > _FEW:
-            rows = self._slots[base | ((offset + steps) & _LAST)]
-            hit = self._hashes[rows] == hashes
-            hit &= rows >= FIRST_ROW
-            here = (rows * hit).max(axis=0)
-            found[index] = here
-            onward = np.flatnonzero((here == 0) & (rows.min(axis=0) != _EMPTY))
-            index, base, hashes = index[onward], base[onward], hashes[onward]
-            offset = offset[onward] + len(steps)
+            wanted, within = hashes[index], offset[index] + reached
+            here = self._slots.take(base[index] | ((within + steps) & _LAST))
+            rows = (here * (self._hashes.take(here) == wanted)).max(axis=0)
+            found[index] = rows
+            index = index[(rows == 0) & (here.min(axis=0) != _EMPTY)]
+            reached += len(steps)
             steps = _STEPS[: 2 * len(steps)]
-        for place, each in zip(index.tolist(), hashes.tolist(), strict=True):
+        for place, each in zip(index.tolist(), hashes[index].tolist(), strict=True):
             found[place] = self._find_one(each)
         return found
 
@@ -130,10 +136,12 @@ class BlockTable:
         if len(hashes) > _MORE and (len(hashes) > _BATCH or np.bincount(segments).max() > _MORE):
             step = _BATCH if len(hashes) > _BATCH else _MORE
             return np.concatenate([self.add(hashes[at : at + step]) for at in range(0, len(hashes), step)])
-        fits = self._used[segments] <= _FULL
-        if not fits.all():
+        used = self._used.take(segments)
+        if used.max() > _FULL:
+            fits = used <= _FULL
             rows = np.zeros(len(hashes), np.int32)
-            rows[fits] = self.add(hashes[fits])
+            if fits.any():
+                rows[fits] = self.add(hashes[fits])
             return rows
         rows = self._new_rows(len(hashes))
         self._hashes[rows] = hashes
@@ -141,23 +149,24 @@ class BlockTable:
         spare = rows[placed != rows]
         if len(spare):
             self._put_back(spare)
-        full = segments[self._used[segments] > _FULL]
-        for segment in sorted(set(full.tolist())):
-            self._relieve(segment)
+        used = self._used.take(segments)
+        if used.max() > _FULL:
+            for segment in sorted(set(segments[used > _FULL].tolist())):
+                self._relieve(segment)
         return placed
 
     def drop(self, rows: Rows) -> None:
         """Take blocks out, each row once; their rows will be used again."""
-        hashes = self._hashes[rows]
+        hashes = self._hashes.take(rows)
         index = np.arange(len(rows))
         if len(rows) > _FEW:
             base, offset = self._homes(hashes)
             while len(index) > _FEW:
-                at = base[index] | offset[index]
-                here = self._slots[at] == rows[index]
-                self._slots[at[here]] = _GONE
-                index = index[~here]
-                offset[index] = (offset[index] + 1) & _LAST
+                near = base | ((offset + _AHEAD) & _LAST)
+                here = self._slots.take(near) == rows.take(index)
+                self._slots[near[here]] = _GONE
+                onward = np.flatnonzero(~here.any(axis=0))
+                index, base, offset = index[onward], base[onward], offset[onward] + len(_AHEAD)
         for each in index.tolist():
             self._drop_one(rows.item(each), hashes.item(each))
         self._put_back(rows)
@@ -210,17 +219,21 @@ class BlockTable:
         if len(rows) > _FEW:
             base, offset = self._homes(hashes)
             while len(index) > _FEW:
-                at, mine = base[index] | offset[index], rows[index]
-                before = self._slots[at]
+                mine = rows.take(index)
+                near = base | ((offset + _AHEAD) & _LAST)
+                first = (self._slots.take(near) < FIRST_ROW).argmax(axis=0)  # the first itself if none is free
+                at = near[first, np.arange(len(index))]
+                before = self._slots.take(at)
                 free = before < FIRST_ROW
                 self._slots[at[free]] = mine[free]
-                now = self._slots[at]
+                now = self._slots.take(at)
                 entered = now == mine
                 np.add.at(self._used, at[entered & (before == _EMPTY)] >> _SEGMENT_BITS, np.int32(1))
-                twin = self._hashes[now] == hashes[index]  # true of what was entered, too
+                twin = self._hashes.take(now) == hashes.take(index)  # true of what was entered, too
                 placed[index[twin]] = now[twin]
-                index = index[~twin]
-                offset[index] = (offset[index] + 1) & _LAST
+                onward = np.flatnonzero(~twin)
+                offset = (offset + np.where(free, first + 1, len(_AHEAD)))[onward]
+                index, base = index[onward], base[onward]
         for each in index.tolist():
             placed[each] = self._place_one(rows.item(each), hashes.item(each))
         return placed

@@ -23,9 +23,9 @@ class Cached:
     def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
         self._request = request
         self._snapshot = snapshot
-        self._learned = snapshot.prefixes.matches(request.prefix)
+        self._told = snapshot.kv.hits(request.chains) if request.chains else {}
+        self._learned = snapshot.prefixes.matches(request.prefix)  # the last look-up: booking the choice uses it again
         self._recent = snapshot.recent.matches(request.prefix, now)
-        self._told = snapshot.kv.hits(request.chains)
         # The last token is always computed: its output is the first of the answer.
         self._most_tokens = max(0, request.prompt_tokens - 1)
 
@@ -36,9 +36,11 @@ class Cached:
         ago will be there in a moment, and no engine has told of it yet.
         """
         key, model = instance.key, self._request.model
+        told = self._told_hit(instance) if self._request.chains else None
+        if told is None and key not in self._learned and key not in self._recent:
+            return _NOTHING_BELIEVED
         learned_tokens = self._tokens(self._learned.get(key, 0))
         recent_tokens = self._tokens(self._recent.get(key, 0))
-        told = self._told_hit(instance)
         claims = Claims(learned_tokens, None if told is None else told.tokens, recent_tokens)
         if told is not None and self._snapshot.trust.trusts_told(key, model):
             more = max(0, recent_tokens - told.tokens)
@@ -47,9 +49,7 @@ class Cached:
         return Belief(Hit(max(believed, recent_tokens)), claims)
 
     def _told_hit(self, instance: Instance) -> Hit | None:
-        """What its engine tells, bounded by the prompt; None if it tells nothing, or the prompt's ids are not known."""
-        if not self._request.chains:
-            return None
+        """What its engine tells, bounded by the prompt; None if it tells nothing, or nobody counted by its layout."""
         layout = self._snapshot.kv.layout(instance, self._request.model)
         if layout is None or layout not in self._request.chains:
             return None
@@ -64,3 +64,4 @@ class Cached:
 
 
 _NOTHING = Hit(0)
+_NOTHING_BELIEVED = Belief(_NOTHING, Claims())  # of most instances of a large fleet

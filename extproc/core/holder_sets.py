@@ -18,20 +18,26 @@ class HolderSets:
         self._numbers: dict[int, int] = {}
         self._free: list[int] = []
 
-    def take(self, bits: int, blocks: int) -> int:
-        """The number of a set, to which that many more blocks now refer."""
-        if not bits:
-            return 0
-        number = self._numbers.get(bits)
-        if number is None:
-            number = self._new(bits)
-        self._blocks[number] += blocks
-        return number
+    def change(self, number: int, blocks: int, added: int, removed: int) -> int:
+        """Add members to what a number stands for, and take some out, for that many blocks; returns their new number.
 
-    def leave(self, number: int, blocks: int) -> None:
+        That may be the same one.
+        """
+        before = self.bits[number]
+        after = (before | added) & ~removed
+        if after and after == before:
+            return number
+        changed = 0
+        if after:
+            known = self._numbers.get(after)
+            changed = self._new(after) if known is None else known
+            self._blocks[changed] += blocks
+        if number:
+            self._leave(number, blocks)
+        return changed
+
+    def _leave(self, number: int, blocks: int) -> None:
         """That many blocks no longer refer to a number."""
-        if not number:
-            return
         self._blocks[number] -= blocks
         if not self._blocks[number]:
             if self._numbers.get(self.bits[number]) == number:

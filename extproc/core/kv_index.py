@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from extproc.core.kv_delta import KvDelta, KvTier
 from extproc.core.model import Instance, KvLayout
-from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
+from extproc.core.prefix import PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,15 @@ class Hit:
 class KvIndex:
     """Blocks by instance key, kept up by deltas.
 
-    At most `max_entries` on GPUs, and as many again of instances that also have lower tiers, whose blocks are kept
-    once more with those: so a look-up is two passes, however many instances there are.
+    They lie in an index that may hold learned blocks too, so that one cap bounds both: on the GPU under one name, and
+    of instances that also have lower tiers once more under another, in whatever tier. A look-up is one pass, however
+    many instances and tiers there are.
     """
 
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._gpu = PrefixIndex(max_entries)
-        self._anywhere = PrefixIndex(max_entries)  # in any tier, of the instances in `_tiered`
+    def __init__(self, index: PrefixIndex | None = None) -> None:
+        self._index = index or PrefixIndex()
         self._tiered: set[str] = set()
+        self._owners: dict[str, tuple[str, bool]] = {}  # instance key of a name, and whether it is that of all tiers
         self._block_sizes_tokens: dict[str, int] = {}
 
     def apply(self, key: str, delta: KvDelta) -> None:
@@ -46,26 +47,30 @@ class KvIndex:
             self.forget(key)
         if delta.block_size_tokens:
             self._block_sizes_tokens[key] = delta.block_size_tokens
+        gpu, anywhere = _on_gpu(key), _anywhere(key)
+        self._owners[gpu] = key, False
         if (delta.cpu or delta.disk) and key not in self._tiered:
             self._tiered.add(key)
-            self._anywhere.load(key, self._gpu.dump(key), exact=True)
+            self._owners[anywhere] = key, True
+            self._index.load(anywhere, self._index.dump(gpu), exact=True)
         for tier, blocks in delta.stored:
             if not blocks:
                 continue
             if tier is KvTier.GPU:
-                self._gpu.store(key, blocks)
+                self._index.store(gpu, blocks)
             else:
-                _remove(self._gpu, key, blocks)
+                self._remove(gpu, blocks)
             if key in self._tiered:
-                self._anywhere.store(key, blocks)
+                self._index.store(anywhere, blocks)
         if delta.removed:
-            _remove(self._gpu, key, delta.removed)
-            _remove(self._anywhere, key, delta.removed)
+            self._remove(gpu, delta.removed)
+            self._remove(anywhere, delta.removed)
 
     def forget(self, key: str) -> None:
         """Drop an instance: it ended, or its events can no longer be trusted to be complete."""
-        self._gpu.forget(key)
-        self._anywhere.forget(key)
+        for name in (_on_gpu(key), _anywhere(key)):
+            self._index.forget(name)
+            self._owners.pop(name, None)
         self._tiered.discard(key)
         self._block_sizes_tokens.pop(key, None)
 
@@ -83,34 +88,46 @@ class KvIndex:
         found: dict[tuple[KvLayout, str], Hit] = {}
         for layout, chain in chains.items():
             size = layout.block_size_tokens
-            on_gpu = self._gpu.matches(chain)
-            for key, count in on_gpu.items():
-                found[layout, key] = Hit(count * size)
-            for key, count in (self._anywhere.matches(chain) if self._tiered else {}).items():
-                first = on_gpu.get(key, 0)
-                found[layout, key] = Hit(first * size, (count - first) * size)
+            matches = self._index.matches(chain)
+            for name, blocks in matches.items():
+                owner = self._owners.get(name)
+                if owner is None:
+                    continue
+                key, is_of_all_tiers = owner
+                if is_of_all_tiers:
+                    first = matches.get(_on_gpu(key), 0)
+                    found[layout, key] = Hit(first * size, max(0, blocks - first) * size)
+                else:
+                    found.setdefault((layout, key), Hit(blocks * size))
         return found
 
     def size(self, key: str) -> int:
         """Blocks that an instance holds, in all tiers."""
-        return self._anywhere.size(key) if key in self._tiered else self._gpu.size(key)
+        return self._index.size(_anywhere(key) if key in self._tiered else _on_gpu(key))
 
     @property
     def entries(self) -> int:
-        """Entries of both indexes, over all instances."""
-        return self._gpu.entries + self._anywhere.entries
+        """Entries of all instances, those of tiered ones twice."""
+        return sum(self._index.size(name) for name in self._owners)
 
     @property
     def refused_blocks(self) -> int:
         """Blocks that engines told of and that were not taken in for want of room."""
-        return self._gpu.refused_blocks + self._anywhere.refused_blocks
+        return self._index.refused_blocks
 
     @property
     def keys(self) -> Iterable[str]:
         """Instances whose engines tell what they hold."""
         return self._block_sizes_tokens.keys()
 
+    def _remove(self, name: str, blocks: tuple[int, ...]) -> None:
+        if self._index.size(name):
+            self._index.remove(name, blocks)
 
-def _remove(index: PrefixIndex, key: str, blocks: tuple[int, ...]) -> None:
-    if index.size(key):
-        index.remove(key, blocks)
+
+def _on_gpu(key: str) -> str:
+    return f"{key}\0gpu"  # no instance has such a key
+
+
+def _anywhere(key: str) -> str:
+    return f"{key}\0any"

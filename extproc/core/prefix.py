@@ -19,6 +19,7 @@ from extproc.core.touch_order import TouchOrder
 
 MAX_ENTRIES = 5_000_000
 _CHUNK = 65_536  # blocks taken in at a time
+_REMEMBERED = 1024  # sets of holders whose keys are kept
 _SPARE = 32  # more rows than needed, since some of the oldest were used since
 
 
@@ -48,6 +49,7 @@ class PrefixIndex:
         self._holders: dict[str, _Holder] = {}
         self._keys: list[str | None] = []  # by slot
         self._everyone = 0  # the held bits of all slots
+        self._members: dict[int, tuple[str, ...]] = {}  # keys by their held bits, of some sets
 
     @property
     def entries(self) -> int:
@@ -64,11 +66,6 @@ class PrefixIndex:
         holder = self._holders.get(key)
         return holder.blocks if holder else 0
 
-    def is_exact(self, key: str) -> bool:
-        """Whether what an instance holds is told by its engine."""
-        holder = self._holders.get(key)
-        return holder is not None and holder.order is None
-
     def matches(self, prefix: Sequence[int]) -> dict[str, int]:
         """Blocks of `prefix` that each instance holds without a gap from the start; instances with none are absent."""
         found: dict[str, int] = {}
@@ -76,7 +73,8 @@ class PrefixIndex:
         if not len(rows):
             return found
         bits, live = self._blocks.sets.bits, self._everyone
-        for depth, number in self._blocks.runs(rows):
+        starts, numbers = self._blocks.runs(rows)
+        for depth, number in zip(starts, numbers, strict=True):
             holders = bits[number] & live
             if depth and holders != live:
                 self._note(found, live & ~holders, depth)
@@ -98,9 +96,12 @@ class PrefixIndex:
         hashes, rows = self._blocks.look_up(prefix)
         fitting = max(0, min(capacity_blocks, self.max_entries))
         hashes, rows = hashes[:fitting], rows[:fitting]
+        self._hold(holder, rows)
         if len(rows) < len(hashes):
-            rows = np.concatenate((rows, self._blocks.rows(hashes[len(rows) :])))
-        self._use(holder, holder.order, rows[::-1])  # the head last, so that it is the most recent and leaves last
+            more = self._blocks.rows(hashes[len(rows) :])
+            self._hold(holder, more)
+            rows = np.concatenate((rows, more))
+        holder.order.use(rows[::-1])  # the head last, so that it is the most recent and leaves last
         self._evict(holder, holder.order, holder.blocks - capacity_blocks)
         self._shrink()
 
@@ -160,7 +161,9 @@ class PrefixIndex:
                 self.store(key, blocks)
                 continue
             self._blocks.sweep(len(blocks))
-            self._use(holder, holder.order, self._blocks.rows(spread(blocks)))
+            rows = self._blocks.rows(spread(blocks))
+            self._hold(holder, rows)
+            holder.order.use(rows)
             self._evict(holder, holder.order, 0)
             self._shrink()
 
@@ -174,25 +177,47 @@ class PrefixIndex:
             self._keys[slot : slot + 1] = [key]
             holder = self._holders[key] = _Holder(slot, None if exact else TouchOrder())
             self._everyone |= holder.held
+            self._members.clear()
         return holder
 
     def _note(self, found: dict[str, int], holders: int, blocks: int) -> None:
-        while holders:
-            lowest = holders & -holders
-            found[str(self._keys[lowest.bit_length() >> 1])] = blocks
-            holders ^= lowest
+        if holders & holders - 1:
+            keys = self._members.get(holders)
+            if keys is None:
+                keys = self._remember(holders)
+            found.update(dict.fromkeys(keys, blocks))
+        else:
+            found[str(self._keys[holders.bit_length() >> 1])] = blocks
 
-    def _use(self, holder: _Holder, order: TouchOrder, rows: Rows) -> None:
-        """A learned instance uses rows, the last of them most recently."""
+    def _remember(self, holders: int) -> tuple[str, ...]:
+        """The keys of several holders; those of a beginning that many share are wanted again and again."""
+        keys, left = [], holders
+        while left:
+            lowest = left & -left
+            keys.append(str(self._keys[lowest.bit_length() >> 1]))
+            left ^= lowest
+        if len(self._members) >= _REMEMBERED:
+            self._members.clear()
+        self._members[holders] = tuple(keys)
+        return self._members[holders]
+
+    def _hold(self, holder: _Holder, rows: Rows) -> None:
+        """A learned instance holds rows, and uses them."""
         if not len(rows):
             return
         bits = self._blocks.sets.bits
-        if not all(bits[number] & holder.young for _, number in self._blocks.runs(rows)):
-            older = self._blocks.once(rows[~self._blocks.having(rows, holder.young)])
-            held = np.count_nonzero(self._blocks.having(older, holder.held))
-            self._count(holder, len(older) - int(held))
-            self._blocks.change(older, holder.held | holder.young, 0)
-        order.use(rows)
+        numbers = self._blocks.runs(rows)[1]
+        if all(bits[number] & holder.young for number in numbers):
+            return
+        if len(numbers) > 1:
+            rows = rows[~self._blocks.having(rows, holder.young)]
+        older = self._blocks.once(rows)
+        if len(numbers) > 1:
+            held = int(np.count_nonzero(self._blocks.having(older, holder.held)))
+        else:
+            held = len(older) if bits[numbers[0]] & holder.held else 0
+        self._count(holder, len(older) - held)
+        self._blocks.change(older, holder.held | holder.young, 0)
 
     def _evict(self, holder: _Holder, order: TouchOrder, blocks: int) -> None:
         """Take that many least recently used blocks from a learned instance."""

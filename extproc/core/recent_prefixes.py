@@ -1,50 +1,119 @@
 """Prompts that were sent a moment ago: what instances will soon hold, before any engine can tell.
 
-Two generations of an index, the older one dropped as a whole: an entry lives for one to two of `GENERATION_S`.
+A tree of the chains themselves. A stretch is the blocks from one branch to the next, with the time at which each
+instance was last sent them. A block's hash covers all blocks before it, so two chains that meet at a block are equal up
+to there: where they part is found by bisection, and a look-up costs by branches, not by blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf, nextafter
 
-from extproc.core.prefix import PrefixIndex
+RECENT_S = 7.5  # a queue, a prefill and an event's way to us together seldom take longer
+MAX_BLOCKS = 500_000  # about 45 bytes each
 
-GENERATION_S = 5.0  # a queue, a prefill and an event's way to us together seldom take longer
-_MAX_ENTRIES = 500_000
+Chain = tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Stretch:
+    blocks: Chain
+    parent: _Stretch | None
+    sent_s: dict[str, float] = field(default_factory=dict)  # by instance key; never later than at the parent
+    children: dict[int, _Stretch] = field(default_factory=dict)  # by their first block
 
 
 class RecentPrefixes:
-    """By instance key, in the same blocks as the learned index. Every `now` is the caller's clock, in seconds."""
+    """By instance key, in the same blocks as the learned index. Every `now` is the caller's clock, in seconds.
 
-    def __init__(self) -> None:
-        self._young = PrefixIndex(_MAX_ENTRIES)
-        self._old = PrefixIndex(_MAX_ENTRIES)
-        self._turn_at_s = float("-inf")
+    Entries end with their time or, beyond `max_blocks` distinct blocks, the oldest first. An instance that ended is not
+    asked for any more, so nobody needs to tell.
+    """
 
-    def insert(self, key: str, prefix: Sequence[int], now: float) -> None:
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self.max_blocks = max_blocks
+        self.blocks = 0  # distinct ones that are kept
+        self._root = _Stretch((), None)
+        self._sent: deque[tuple[float, str, _Stretch]] = deque()  # each prompt with the stretch that it ends with
+
+    def insert(self, key: str, prefix: Chain, now: float) -> None:
         """A prompt is on its way to an instance."""
-        self._turn(now)
-        self._young.insert(key, prefix, _MAX_ENTRIES)
+        sent_s = max(now, nextafter(self._sent[-1][0], inf)) if self._sent else now  # no two at the same moment
+        at, depth = self._root, 0
+        while depth < len(prefix):
+            child = at.children.get(prefix[depth])
+            if child is None:
+                child = _Stretch(prefix[depth:], at)
+                at.children[prefix[depth]] = child
+                self.blocks += len(child.blocks)
+            else:
+                common = _common(child.blocks, prefix, depth)
+                if common < len(child.blocks):
+                    child = _cut(child, common)
+            child.sent_s[key] = sent_s
+            depth += len(child.blocks)
+            at = child
+        self._sent.append((sent_s, key, at))
+        while self._sent[0][0] <= now - RECENT_S or self.blocks > self.max_blocks:
+            self._end(*self._sent.popleft())
+            if not self._sent:
+                break
 
-    def matches(self, prefix: Sequence[int], now: float) -> dict[str, int]:
+    def matches(self, prefix: Chain, now: float) -> dict[str, int]:
         """Blocks of `prefix`, from its start, that were sent to each instance lately; those of none are absent."""
-        if now >= self._turn_at_s + GENERATION_S:
-            return {}
-        found = self._young.matches(prefix)
-        if now < self._turn_at_s:
-            for key, blocks in self._old.matches(prefix).items():
-                found[key] = max(blocks, found.get(key, 0))
+        found: dict[str, int] = {}
+        over_s = now - RECENT_S
+        all_count = bool(self._sent) and self._sent[0][0] > over_s
+        at, depth = self._root, 0
+        while depth < len(prefix):
+            child = at.children.get(prefix[depth])
+            if child is None:
+                break
+            common = _common(child.blocks, prefix, depth)
+            depth += common
+            if all_count:
+                found.update(dict.fromkeys(child.sent_s, depth))
+            else:
+                found.update({key: depth for key, sent_s in child.sent_s.items() if sent_s > over_s})
+            if common < len(child.blocks):
+                break
+            at = child
         return found
 
-    def forget(self, key: str) -> None:
-        """Drop an instance that has ended."""
-        self._young.forget(key)
-        self._old.forget(key)
+    def _end(self, sent_s: float, key: str, last: _Stretch) -> None:
+        """Forget that a prompt was sent, as far up as nothing later was sent there."""
+        at = last
+        while at.parent is not None and at.sent_s[key] == sent_s:
+            del at.sent_s[key]
+            if not at.sent_s:
+                del at.parent.children[at.blocks[0]]
+                self.blocks -= len(at.blocks)
+            at = at.parent
 
-    def _turn(self, now: float) -> None:
-        if now < self._turn_at_s:
-            return
-        idle = now >= self._turn_at_s + GENERATION_S
-        self._old = PrefixIndex(_MAX_ENTRIES) if idle else self._young
-        self._young = PrefixIndex(_MAX_ENTRIES)
-        self._turn_at_s = now + GENERATION_S
+
+def _common(blocks: Chain, prefix: Chain, depth: int) -> int:
+    """How many blocks a stretch has in common with a chain from `depth` on, knowing that the first is equal."""
+    most = min(len(blocks), len(prefix) - depth)
+    if blocks[most - 1] == prefix[depth + most - 1]:
+        return most
+    same, other = 0, most - 1
+    while other - same > 1:
+        middle = (same + other) // 2
+        if blocks[middle] == prefix[depth + middle]:
+            same = middle
+        else:
+            other = middle
+    return other
+
+
+def _cut(stretch: _Stretch, blocks: int) -> _Stretch:
+    """Cut a stretch in two after so many blocks; returns the upper one."""
+    assert stretch.parent is not None
+    upper = _Stretch(stretch.blocks[:blocks], stretch.parent, stretch.sent_s.copy())
+    stretch.parent.children[stretch.blocks[0]] = upper
+    stretch.blocks = stretch.blocks[blocks:]
+    stretch.parent = upper
+    upper.children[stretch.blocks[0]] = stretch
+    return upper

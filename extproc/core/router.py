@@ -32,8 +32,8 @@ class Router:
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.prefixes = PrefixIndex(self.policy.max_prefix_entries)
-        self.recent = RecentPrefixes()
-        self.kv = KvIndex(self.policy.max_prefix_entries)
+        self.recent = RecentPrefixes(max(1, self.policy.max_prefix_entries // 10))
+        self.kv = KvIndex(self.prefixes)
         self.trust = PrefixTrust()
         self.beliefs = Beliefs()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
@@ -61,7 +61,6 @@ class Router:
         for key in change.forgotten:
             self.ledger.forget(key)
             self.prefixes.forget(key)
-            self.recent.forget(key)
             self.trust.forget(key)
             self.cooldowns.forget(key)
         for member in change.reported:

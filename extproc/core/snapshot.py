@@ -21,7 +21,7 @@ class Policy:
     stale_after_s: float = 5.0  # an instance not heard of for longer takes nothing new
     max_in_flight: int | None = None  # requests on one instance, running or waiting
     max_queued: int | None = None  # requests on one instance beyond its max_num_seqs
-    max_prefix_entries: int = MAX_ENTRIES  # blocks believed to be held, summed over the instances
+    max_prefix_entries: int = MAX_ENTRIES  # learned and told together, summed over instances
     near_tie_share: float = 0.02  # candidates within this share of the best cost …
     near_tie_s: float = 0.002  # … and these seconds are drawn from at random, so that routers do not herd
     tenants_share_prefixes: bool = False  # what one tenant sent may draw the same prompt of another to its instance

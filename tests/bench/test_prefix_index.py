@@ -25,5 +25,5 @@ def test_the_command_reports_as_json_and_as_a_table(capsys: pytest.CaptureFixtur
     steps = [step["name"] for step in json.loads(capsys.readouterr().out)["steps"]]
     assert main(command) == 0
     table = capsys.readouterr().out
-    assert len(steps) == 7
+    assert len(steps) == 11
     assert all(step in table for step in steps)

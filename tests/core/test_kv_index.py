@@ -98,6 +98,23 @@ def test_what_was_sent_a_moment_ago_counts_until_the_engine_has_had_time_to_tell
     assert {candidate.cached_tokens for candidate in later.candidates} == {0}
 
 
+def test_one_cap_bounds_what_was_learned_and_what_engines_tell_of_all_tiers_together() -> None:
+    """What was learned gives way; what engines tell beyond the cap is refused, and counted."""
+    made = router(instance("a"), policy=Policy(max_prefix_entries=100))
+    made.prefixes.insert("a@1", blocks(9, 80), 1000)
+    made.kv.apply("a@1", told(gpu=CHAIN))
+    assert (made.kv.entries, made.prefixes.size("a@1"), made.prefixes.entries) == (60, 40, 100)
+    assert made.prefixes.matches(blocks(9, 80)) == {"a@1": 40}
+    made.kv.apply("a@1", told(cpu=blocks(3, 10)))  # keeps its 60 blocks once more
+    assert (made.kv.entries, made.prefixes.size("a@1"), made.prefixes.entries) == (100, 0, 100)
+    assert made.kv.refused_blocks == 30
+    assert made.kv.hits({LAYOUT: CHAIN}) == {(LAYOUT, "a@1"): Hit(960)}
+    made.prefixes.forget("a@1")
+    assert made.kv.entries == 100
+    made.kv.forget("a@1")
+    assert made.prefixes.entries == 0
+
+
 @pytest.mark.parametrize(
     ("prompt_tokens", "held_blocks", "cached_tokens"),
     [(159, 9, 144), (160, 10, 144), (161, 10, 160), (160, 9, 144), (16, 1, 0), (17, 1, 16), (1, 0, 0)],

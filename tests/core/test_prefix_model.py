@@ -66,8 +66,9 @@ def apply(index: PrefixIndex, model: Model, step: Step) -> None:
         index.forget(name)
         model.held.pop(name, None)
     elif verb == "reload":
-        dumped, exact = index.dump(name), index.is_exact(name)
-        index.load(name, dumped, exact=exact)
+        exact = capacity % 2 == 0
+        key = name.upper() if exact else name
+        index.load(key, index.dump(key), exact=exact)
     else:
         key = name.upper()  # exact instances have names of their own
         getattr(index, verb)(key, blocks + blocks[:1])  # once too often does no harm
