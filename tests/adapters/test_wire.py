@@ -48,9 +48,9 @@ FEATURES = Features(
     queue_s=0.25,
     ttft_s=0.5,
     tpot_s=0.01,
-    profile="m/h100_sxm/tp1",
-    prefill_scale=1.0,
-    decode_scale=1.5,
+    batch_requests=3,
+    batch_tokens=4000.5,
+    engine_waiting=1,
 )
 
 
