@@ -36,8 +36,8 @@ class Pair:
     def update(self, h_first: float, h_second: float, surprise: float, noise: float, deviations: float) -> None:
         """Take in one measurement of h_first * first + h_second * second.
 
-        `surprise` is measured less expected, `noise` its variance beyond the state's, and `deviations` how many standard
-        deviations of both count at the most.
+        `surprise` is measured less expected, `noise` its variance beyond the state's, and it counts as so many
+        `deviations` of both at the most.
         """
         gain_first = h_first * self.var_first + h_second * self.covariance
         gain_second = h_first * self.covariance + h_second * self.var_second

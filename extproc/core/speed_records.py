@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import msgspec
 
 from extproc.core.gaussian import Pair, fuse
+from extproc.core.kind import OPTIMISM_REQUESTS, Kind
 from extproc.core.profile import Profile
-from extproc.core.step_times import LIMIT, OPTIMISM_REQUESTS, Factors, Kind, Phase, StepTime, factor_prior, step_prior
+from extproc.core.step_times import LIMIT, Factors, Phase, StepTime, factor_prior, limited, step_prior, typical_s
 
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
@@ -127,6 +128,12 @@ def pairs_of(record: KindRecord, key: str) -> tuple[tuple[Pair, Pair], Pair | No
     )
 
 
+def uncertainty(record: KindRecord, phase: Phase) -> float:
+    """Relative standard deviation of what is predicted for an instance that is like its kind."""
+    state = _pair(record, phase)
+    return math.sqrt(StepTime(state, state).variance(typical_s(profile_of(record))[phase]))
+
+
 def adopt(record: KindRecord) -> Kind:
     """A kind that begins with what a record says, a little less sure of it."""
     kind = Kind.unknown(profile_of(record))
@@ -190,7 +197,7 @@ def _step(step: StepTime) -> StepRecord:
 def _step_record(state: Pair, noise: float | None, samples: int) -> StepRecord:
     return StepRecord(
         overhead_s=max(0.0, state.first),
-        scale=math.exp(state.second),
+        scale=limited(state.second),
         covariance=(state.var_first, state.var_second, state.covariance),
         noise=noise,
         samples=samples,
@@ -200,8 +207,8 @@ def _step_record(state: Pair, noise: float | None, samples: int) -> StepRecord:
 def _factors(factors: Factors) -> FactorRecord:
     state = factors.state
     return FactorRecord(
-        prefill=math.exp(state.first),
-        decode=math.exp(state.second),
+        prefill=limited(state.first),
+        decode=limited(state.second),
         covariance=(state.var_first, state.var_second, state.covariance),
         samples=(factors.samples[Phase.PREFILL], factors.samples[Phase.DECODE]),
     )

@@ -6,13 +6,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from extproc.core.kind import Kind, speed_of
 from extproc.core.load_meter import MetLoad
 from extproc.core.model import Instance, Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
 from extproc.core.speed_records import KindRecord, adopt, constants_of, pairs_of
 from extproc.core.speed_samples import Witnesses, samples
-from extproc.core.step_times import Kind, speed_of
 
 MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little

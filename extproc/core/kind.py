@@ -1,0 +1,127 @@
+"""What one router has learned of a kind: its step times, its instances' factors, and how a sample is shared among them.
+
+Where the kind is uncertain it learns most from a sample, later the instance. What is common to most instances is moved
+from their factors to the kind by a weighted median, so that a slow node cannot colour its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from extproc.core.gaussian import Pair, fuse
+from extproc.core.profile import Profile
+from extproc.core.speed import Speed
+from extproc.core.step_times import Factors, Phase, Sample, StepTime, factor_prior, limited, step_prior, typical_s
+
+OPTIMISM_REQUESTS = 8  # finished requests during which an unknown kind is believed to be faster than its prior …
+OPTIMISM_LIMIT = 0.5  # … by its uncertainty, but never below this share of its prior
+
+_OPTIMISM_FROM = 0.3  # a prior of a smaller deviation is known well enough
+_SETTLE_EVERY = 32  # samples of a kind between two looks at its instances' medians
+
+
+@dataclass(slots=True)
+class Kind:
+    """All that one router has learned of a kind and its instances, by `Instance.key`."""
+
+    profile: Profile
+    steps: tuple[StepTime, StepTime]
+    factors: dict[str, Factors] = field(default_factory=dict)
+    finished: int = 0  # requests, whether they could teach anything or not
+    last: list[str] = field(default_factory=lambda: ["", ""])  # instance of the latest sample of each phase
+
+    @classmethod
+    def unknown(cls, profile: Profile) -> Kind:
+        """Return a kind of which nothing is known but its profile."""
+        priors = [step_prior(phase, profile.deviation) for phase in Phase]
+        prefill, decode = (StepTime(prior, prior.copy()) for prior in priors)
+        return cls(profile, (prefill, decode))
+
+    def learn(self, key: str, sample: Sample, now: float) -> None:
+        """Take in one sample of one instance."""
+        phase, step = sample.phase, self.steps[sample.phase]
+        factors = self.factors.get(key)
+        if factors is None:
+            factors = self.factors[key] = Factors()
+        noise = step.noise**2 + sample.noise**2
+        kind_variance, factor_variance = step.variance(sample.table_s), factors.variance(phase)
+        error = math.log(max(sample.measured_s, 1e-6) / step.expected_s(sample.table_s)) - factors.log(phase)
+        changed = factors.changes[phase].add(error / math.sqrt(noise + kind_variance + factor_variance))
+        suspicious = changed or factors.changes[phase].suspicious
+        only = len(self.factors) == 1
+        if not suspicious or only:
+            # Two errors in a row of one instance are one witness.
+            clear = not suspicious and self.last[phase] != key
+            if step.learn(sample.table_s, error, noise + factor_variance, clear, only):
+                self._all_anew(phase)
+        factors.learn(phase, error, noise + kind_variance, changed)
+        factors.learned_at_s = now
+        self.last[phase] = key
+        if step.samples % _SETTLE_EVERY == 0 or changed:
+            self._settle(phase)
+
+    def _all_anew(self, phase: Phase) -> None:
+        """Hold nothing against single instances that was the whole kind's change."""
+        for factors in self.factors.values():
+            factors.changes[phase].reset()
+
+    def _settle(self, phase: Phase) -> None:
+        """Move the weighted median of the factors into the kind; predictions for its instances stay as they are.
+
+        The kind itself has a voice for 1, the more the better it was known: one instance alone, or half of them,
+        cannot move a kind that was.
+        """
+        step = self.steps[phase]
+        voices = [(f.log(phase), f.samples[phase] / (f.samples[phase] + 8.0)) for f in self.factors.values()]
+        known = math.sqrt(step.prior.var_second) < _OPTIMISM_FROM
+        common = _weighted_median([*voices, (0.0, 1.5 if known else 0.5)])
+        if common == 0.0:
+            return
+        for factors in self.factors.values():
+            factors.shift(phase, -common)
+        step.state.first *= math.exp(common)
+        step.state.second += common
+        step.bound()
+
+    def optimism(self) -> float:
+        """Share of the expected seconds that an untried kind of unknown speed is believed to take."""
+        deviation = math.sqrt(max(step.prior.var_second for step in self.steps))
+        if self.finished >= OPTIMISM_REQUESTS or deviation < _OPTIMISM_FROM:
+            return 1.0
+        uncertainty = math.sqrt(max(step.state.var_second for step in self.steps))
+        return max(OPTIMISM_LIMIT, math.exp(-uncertainty))
+
+
+def speed_of(kind: Kind, key: str, peers: list[tuple[tuple[Pair, Pair], Pair | None]]) -> Speed:
+    """Speed of an instance by what this router has learned and its peers tell: (prefill, decode), factors of each."""
+    states = [
+        fuse(step.prior, [step.state, *(steps[phase] for steps, _ in peers)])
+        for phase, step in zip(Phase, kind.steps, strict=True)
+    ]
+    variances = [StepTime(state, state).variance(typical_s(kind.profile)[phase]) for phase, state in enumerate(states)]
+    own = kind.factors.get(key)
+    told = [factors for _, factors in peers if factors is not None]
+    both = fuse(factor_prior(), [own.state if own else factor_prior(), *told])
+    optimism = kind.optimism()
+    factors = [limited(both.first), limited(both.second)]
+    return Speed(
+        kind.profile,
+        optimism * factors[0] * limited(states[0].second),
+        optimism * factors[1] * limited(states[1].second),
+        optimism * factors[0] * max(0.0, states[0].first),
+        optimism * factors[1] * max(0.0, states[1].first),
+        math.sqrt(max(variances[0] + both.var_first, variances[1] + both.var_second)),
+    )
+
+
+def _weighted_median(voices: list[tuple[float, float]]) -> float:
+    """The value at which half of the weight is reached."""
+    voices.sort()
+    half = sum(weight for _, weight in voices) / 2
+    reached = 0.0
+    for value, weight in voices:
+        reached += weight
+        if reached >= half:
+            return value
+    return 0.0
