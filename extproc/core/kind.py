@@ -69,13 +69,15 @@ class Kind:
     def _settle(self, phase: Phase) -> None:
         """Move the weighted median of the factors into the kind; predictions for its instances stay as they are.
 
-        The kind itself has a voice for 1, the more the better it was known: one instance alone, or half of them,
-        cannot move a kind that was.
+        The kind as it was has half a voice, and so has the table, or a whole one if it was made for this very kind: an
+        instance alone cannot say whether it stands out, and of two the one that is as the table says is believed.
         """
         step = self.steps[phase]
         voices = [(f.log(phase), f.samples[phase] / (f.samples[phase] + 8.0)) for f in self.factors.values()]
+        typical = typical_s(self.profile)[phase]
         known = math.sqrt(step.prior.var_second) < _OPTIMISM_FROM
-        common = _weighted_median([*voices, (0.0, 1.5 if known else 0.5)])
+        as_table = math.log(typical / step.expected_s(typical))
+        common = _weighted_median([*voices, (0.0, 0.5), (as_table, 1.0 if known else 0.5)])
         if common == 0.0:
             return
         for factors in self.factors.values():

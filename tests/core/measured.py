@@ -73,7 +73,7 @@ class Truth:
             cached_tokens=0,
             started_s=self.now,
         )
-        speeds.learn(outcome, each, MetLoad(sequences, context_tokens, 0.0, 0.0), self.now + ttft_s + decode_s)
+        speeds.learn(outcome, each, MetLoad(sequences, context_tokens, 0.0, 0.0), self.now)
 
 
 def features(each: Instance, model: str, prompt_tokens: int) -> Features:
