@@ -7,6 +7,7 @@ from their factors to the kind by a weighted median, so that a slow node cannot 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from extproc.core.gaussian import Pair, fuse
@@ -17,7 +18,10 @@ from extproc.core.step_times import Factors, Phase, Sample, StepTime, factor_pri
 OPTIMISM_REQUESTS = 8  # finished requests during which an unknown kind is believed to be faster than its prior …
 OPTIMISM_LIMIT = 0.5  # … by its uncertainty, but never below this share of its prior
 
-_OPTIMISM_FROM = 0.3  # a prior of a smaller deviation is known well enough
+# In deviations of the prior's log scale. Optimism is for hardware that nobody has measured: that a model is unknown
+# is alike for all instances that serve it, and kinds that are tried by turns would draw the load to the slowest.
+_OPTIMISM_FROM = 0.5
+_KNOWN_TO = 0.3
 _SETTLE_EVERY = 32  # samples of a kind between two looks at its instances' medians
 
 
@@ -75,7 +79,7 @@ class Kind:
         step = self.steps[phase]
         voices = [(f.log(phase), f.samples[phase] / (f.samples[phase] + 8.0)) for f in self.factors.values()]
         typical = typical_s(self.profile)[phase]
-        known = math.sqrt(step.prior.var_second) < _OPTIMISM_FROM
+        known = math.sqrt(step.prior.var_second) < _KNOWN_TO
         as_table = math.log(typical / step.expected_s(typical))
         common = _weighted_median([*voices, (0.0, 0.5), (as_table, 1.0 if known else 0.5)])
         if common == 0.0:
@@ -95,25 +99,36 @@ class Kind:
         return max(OPTIMISM_LIMIT, math.exp(-uncertainty))
 
 
-def speed_of(kind: Kind, key: str, peers: list[tuple[tuple[Pair, Pair], Pair | None]]) -> Speed:
-    """Speed of an instance by what this router has learned and its peers tell: (prefill, decode), factors of each."""
+def common_speed(kind: Kind, told: Sequence[tuple[Pair, Pair]]) -> Speed:
+    """Speed of an instance that is like its kind; `told` are peers' states of prefill and decode."""
     states = [
-        fuse(step.prior, [step.state, *(steps[phase] for steps, _ in peers)])
+        fuse(step.prior, [step.state, *(each[phase] for each in told)])
         for phase, step in zip(Phase, kind.steps, strict=True)
     ]
     variances = [StepTime(state, state).variance(typical_s(kind.profile)[phase]) for phase, state in enumerate(states)]
-    own = kind.factors.get(key)
-    told = [factors for _, factors in peers if factors is not None]
-    both = fuse(factor_prior(), [own.state if own else factor_prior(), *told])
     optimism = kind.optimism()
-    factors = [limited(both.first), limited(both.second)]
     return Speed(
         kind.profile,
-        optimism * factors[0] * limited(states[0].second),
-        optimism * factors[1] * limited(states[1].second),
-        optimism * factors[0] * max(0.0, states[0].first),
-        optimism * factors[1] * max(0.0, states[1].first),
-        math.sqrt(max(variances[0] + both.var_first, variances[1] + both.var_second)),
+        optimism * limited(states[Phase.PREFILL].second),
+        optimism * limited(states[Phase.DECODE].second),
+        optimism * max(0.0, states[Phase.PREFILL].first),
+        optimism * max(0.0, states[Phase.DECODE].first),
+        math.sqrt(max(variances)),
+    )
+
+
+def own_speed(common: Speed, own: Factors | None, told: Sequence[Pair]) -> Speed:
+    """Speed of one instance by its factors: what this router knows of them, if anything, and what peers tell."""
+    prior = factor_prior()
+    both = fuse(prior, [own.state if own else prior, *told])
+    prefill, decode = limited(both.first), limited(both.second)
+    return Speed(
+        common.prior,
+        prefill * common.prefill_scale,
+        decode * common.decode_scale,
+        prefill * common.prefill_overhead_s,
+        decode * common.decode_overhead_s,
+        math.sqrt(common.uncertainty**2 + max(both.var_first, both.var_second)),
     )
 
 

@@ -119,13 +119,15 @@ def profile_of(record: KindRecord) -> Profile:
     )
 
 
-def pairs_of(record: KindRecord, key: str) -> tuple[tuple[Pair, Pair], Pair | None]:
-    """The states of prefill and decode, and an instance's log factors, None if it is not in there."""
+def steps_told(record: KindRecord) -> tuple[Pair, Pair]:
+    """The states of prefill and decode."""
+    return _pair(record, Phase.PREFILL), _pair(record, Phase.DECODE)
+
+
+def factors_told(record: KindRecord, key: str) -> Pair | None:
+    """An instance's log factors, None if it is not in there."""
     factors = record.instances.get(key)
-    return (
-        (_pair(record, Phase.PREFILL), _pair(record, Phase.DECODE)),
-        None if factors is None else _factor_pair(factors),
-    )
+    return None if factors is None else _factor_pair(factors)
 
 
 def uncertainty(record: KindRecord, phase: Phase) -> float:

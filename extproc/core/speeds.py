@@ -6,12 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
-from extproc.core.kind import Kind, speed_of
+from extproc.core.kind import Kind, common_speed, own_speed
 from extproc.core.load_meter import MetLoad
 from extproc.core.model import Instance, Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
-from extproc.core.speed_records import KindRecord, adopt, constants_of, pairs_of
+from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_told, steps_told
 from extproc.core.speed_samples import Witnesses, samples
 
 MAX_KINDS = 1024
@@ -30,6 +30,7 @@ class Speeds:
         self._witnesses: dict[str, Witnesses] = {}
         self._told: dict[str, list[KindRecord]] = {}  # by kind, of the routers that are heard
         self._speeds: dict[_Place, Speed] = {}
+        self._common: dict[str, Speed] = {}  # by kind: what its speeds are made from
         self._shown: dict[str, tuple[float, ...]] = {}  # the numbers that a kind's speeds were made from
         self._faded_at_s = 0.0
 
@@ -74,7 +75,7 @@ class Speeds:
         self._told = {}
         for record in records:
             self._told.setdefault(record.kind, []).append(record)
-        self._speeds.clear()
+        self._make_anew()
 
     def restore(self, records: Iterable[KindRecord]) -> None:
         """Begin with what was learned before this start.
@@ -89,17 +90,23 @@ class Speeds:
             if known is None or not any(step.samples for step in known.steps):
                 self._priors[record.kind] = record
                 self._kinds.pop(record.kind, None)
+        self._make_anew()
+
+    def _make_anew(self) -> None:
         self._speeds.clear()
+        self._common.clear()
 
     def _make(self, model: str, instance: Instance) -> Speed:
         kind = self._kind(model, instance)
-        constants = constants_of(kind.profile)
-        told = [
-            pairs_of(record, instance.key)
-            for record in self._told.get(kind.profile.name, ())
-            if record.constants == constants
-        ]
-        return speed_of(kind, instance.key, told)
+        name = kind.profile.name
+        told = self._told.get(name, [])
+        common = self._common.get(name)
+        if common is None:
+            constants = constants_of(kind.profile)
+            told[:] = [record for record in told if record.constants == constants]  # others' numbers mean another thing
+            common = self._common[name] = common_speed(kind, [steps_told(record) for record in told])
+        factors = (factors_told(record, instance.key) for record in told)
+        return own_speed(common, kind.factors.get(instance.key), [each for each in factors if each is not None])
 
     def _kind(self, model: str, instance: Instance) -> Kind:
         profile = _profile(model, instance)
@@ -109,7 +116,7 @@ class Speeds:
             kind = self._kinds[profile.name] = Kind.unknown(profile) if record is None else adopt(record)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
-                self._speeds.clear()
+                self._make_anew()
         return kind
 
     def _fade(self, now: float) -> None:
@@ -122,7 +129,7 @@ class Speeds:
             for factors in kind.factors.values():
                 if now - factors.learned_at_s > past_s:
                     factors.fade(past_s)
-        self._speeds.clear()
+        self._make_anew()
 
     def _show(self, kind: Kind, model: str, instance: Instance, anew: bool) -> None:
         """Have speeds made anew where they have changed: one instance's always, its kind's if it is worth it."""
@@ -130,7 +137,7 @@ class Speeds:
         shown = self._shown.get(kind.profile.name)
         if anew or shown is None or any(abs(a - b) > _MATERIAL for a, b in zip(numbers, shown, strict=True)):
             self._shown[kind.profile.name] = numbers
-            self._speeds.clear()
+            self._make_anew()
             return
         self._speeds.pop(_place(model, instance), None)
 

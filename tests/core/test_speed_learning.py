@@ -62,7 +62,7 @@ def kind_typical(speeds: Speeds) -> tuple[float, float]:
     ids=["as the table", "overhead", "scale and overhead", "three times slower", "unknown, slow", "unknown, fast"],
 )
 def test_a_kind_is_known_within_a_tenth_after_a_hundred_requests(truth: dict[str, Any], hardware: str) -> None:
-    """Overhead of each step and scale are told apart: works of all sizes are predicted, with 10 % noise in each time."""
+    """Overhead of each step and scale are told apart: works of all sizes are predicted, with 10 % noise in times."""
     typical_errors, all_errors = [], []
     for seed in SEEDS:
         speeds, known, instances = Speeds(), Truth(seed=seed, **truth), fleet(4, hardware=hardware)
