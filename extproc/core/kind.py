@@ -7,7 +7,7 @@ from their factors to the kind by a weighted median, so that a slow node cannot 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from extproc.core.gaussian import Pair, fuse
@@ -22,6 +22,7 @@ OPTIMISM_LIMIT = 0.5  # … by its uncertainty, but never below this share of it
 # is alike for all instances that serve it, and kinds that are tried by turns would draw the load to the slowest.
 _OPTIMISM_FROM = 0.5
 _KNOWN_TO = 0.3
+_VOICE_SAMPLES = 8.0  # that give half a voice
 _SETTLE_EVERY = 32  # samples of a kind between two looks at its instances' medians
 
 
@@ -65,6 +66,21 @@ class Kind:
         if step.samples % _SETTLE_EVERY == 0 or changed:
             self._settle(phase)
 
+    def lean_on(self, siblings: Iterable[Kind]) -> None:
+        """Believe of phases without a sample what was learned of other kinds of the same model.
+
+        What engines add to the table, and how far a model is from it, is much alike on all hardware; a kind that was
+        left at the table while others had proven slower would draw all load to itself.
+        """
+        for phase, step in zip(Phase, self.steps, strict=True):
+            if step.samples:
+                continue
+            others = [sibling.steps[phase] for sibling in siblings if sibling.steps[phase].samples]
+            weights = [other.samples / (other.samples + _VOICE_SAMPLES) for other in others]
+            total = max(1.0, sum(weights))
+            step.state.first = sum(w * other.state.first for w, other in zip(weights, others, strict=True)) / total
+            step.state.second = sum(w * other.state.second for w, other in zip(weights, others, strict=True)) / total
+
     def _all_anew(self, phase: Phase) -> None:
         """Hold nothing against single instances that was the whole kind's change."""
         for factors in self.factors.values():
@@ -77,7 +93,7 @@ class Kind:
         instance alone cannot say whether it stands out, and of two the one that is as the table says is believed.
         """
         step = self.steps[phase]
-        voices = [(f.log(phase), f.samples[phase] / (f.samples[phase] + 8.0)) for f in self.factors.values()]
+        voices = [(f.log(phase), f.samples[phase] / (f.samples[phase] + _VOICE_SAMPLES)) for f in self.factors.values()]
         typical = typical_s(self.profile)[phase]
         known = math.sqrt(step.prior.var_second) < _KNOWN_TO
         as_table = math.log(typical / step.expected_s(typical))
@@ -99,12 +115,12 @@ class Kind:
         return max(OPTIMISM_LIMIT, math.exp(-uncertainty))
 
 
-def common_speed(kind: Kind, told: Sequence[tuple[Pair, Pair]]) -> Speed:
-    """Speed of an instance that is like its kind; `told` are peers' states of prefill and decode."""
-    states = [
-        fuse(step.prior, [step.state, *(each[phase] for each in told)])
-        for phase, step in zip(Phase, kind.steps, strict=True)
-    ]
+def common_speed(kind: Kind, told: tuple[Sequence[Pair], Sequence[Pair]]) -> Speed:
+    """Speed of an instance that is like its kind; `told` are peers' learned states of prefill and of decode."""
+    states = []
+    for step, peers in zip(kind.steps, told, strict=True):
+        own = [step.state] if step.samples or not peers else []
+        states.append(fuse(step.prior, [*own, *peers]))
     variances = [StepTime(state, state).variance(typical_s(kind.profile)[phase]) for phase, state in enumerate(states)]
     optimism = kind.optimism()
     return Speed(

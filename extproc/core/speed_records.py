@@ -119,9 +119,16 @@ def profile_of(record: KindRecord) -> Profile:
     )
 
 
-def steps_told(record: KindRecord) -> tuple[Pair, Pair]:
-    """The states of prefill and decode."""
-    return _pair(record, Phase.PREFILL), _pair(record, Phase.DECODE)
+def steps_told(records: Iterable[KindRecord]) -> tuple[list[Pair], list[Pair]]:
+    """The states of prefill and of decode that were learned."""
+    prefill: list[Pair] = []
+    decode: list[Pair] = []
+    for record in records:
+        if record.prefill.samples:
+            prefill.append(_pair(record, Phase.PREFILL))
+        if record.decode.samples:
+            decode.append(_pair(record, Phase.DECODE))
+    return prefill, decode
 
 
 def factors_told(record: KindRecord, key: str) -> Pair | None:
@@ -165,9 +172,11 @@ def _merged(records: list[KindRecord]) -> KindRecord:
     first = records[0]
     if len(records) == 1:
         return first
+    states = steps_told(records)
     steps = []
     for phase, told in zip(Phase, zip(*((r.prefill, r.decode) for r in records), strict=True), strict=True):
-        state = fuse(step_prior(phase, first.deviation), [_pair(record, phase) for record in records])
+        prior = step_prior(phase, first.deviation)
+        state = fuse(prior, states[phase]) if states[phase] else prior
         samples = sum(step.samples for step in told)
         noises = [(step.noise, step.samples) for step in told if step.noise]
         noise = sum(n * count for n, count in noises) / samples if samples else None

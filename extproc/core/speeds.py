@@ -27,6 +27,7 @@ class Speeds:
     def __init__(self, priors: Iterable[KindRecord] = ()) -> None:
         self._priors = {record.kind: record for record in priors}
         self._kinds: OrderedDict[str, Kind] = OrderedDict()  # by profile name, the latest learned last
+        self._siblings: dict[str, set[str]] = {}  # names of the kinds of each model
         self._witnesses: dict[str, Witnesses] = {}
         self._told: dict[str, list[KindRecord]] = {}  # by kind, of the routers that are heard
         self._speeds: dict[_Place, Speed] = {}
@@ -104,7 +105,7 @@ class Speeds:
         if common is None:
             constants = constants_of(kind.profile)
             told[:] = [record for record in told if record.constants == constants]  # others' numbers mean another thing
-            common = self._common[name] = common_speed(kind, [steps_told(record) for record in told])
+            common = self._common[name] = common_speed(kind, steps_told(told))
         factors = (factors_told(record, instance.key) for record in told)
         return own_speed(common, kind.factors.get(instance.key), [each for each in factors if each is not None])
 
@@ -115,9 +116,24 @@ class Speeds:
             record = self._priors.get(profile.name)
             kind = self._kinds[profile.name] = Kind.unknown(profile) if record is None else adopt(record)
             if len(self._kinds) > MAX_KINDS:
-                self._kinds.popitem(last=False)
-                self._make_anew()
+                self._drop_oldest()
+            self._siblings.setdefault(model, set()).add(profile.name)
+            self._lean(model)
         return kind
+
+    def _drop_oldest(self) -> None:
+        name, _ = self._kinds.popitem(last=False)
+        for model in [model for model, names in self._siblings.items() if name in names]:
+            self._siblings[model].discard(name)
+            if not self._siblings[model]:
+                del self._siblings[model]
+        self._make_anew()
+
+    def _lean(self, model: str) -> None:
+        """Let kinds that have learned nothing follow others of their model."""
+        siblings = [self._kinds[name] for name in self._siblings[model] if name in self._kinds]
+        for kind in siblings:
+            kind.lean_on(siblings)
 
     def _fade(self, now: float) -> None:
         """Let go of what is believed of instances that are not asked any more."""
@@ -137,6 +153,7 @@ class Speeds:
         shown = self._shown.get(kind.profile.name)
         if anew or shown is None or any(abs(a - b) > _MATERIAL for a, b in zip(numbers, shown, strict=True)):
             self._shown[kind.profile.name] = numbers
+            self._lean(model)
             self._make_anew()
             return
         self._speeds.pop(_place(model, instance), None)
