@@ -10,6 +10,7 @@ from pathlib import Path
 
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.core.snapshot import Policy
+from extproc.core.speed_records import KindRecord
 from extproc.errors import ConfigError
 from extproc.stream.exchange import Rules
 
@@ -28,6 +29,7 @@ class ServeSettings:
     drain_s: float = 30.0  # what running streams get after SIGTERM
     tokenizers: Mapping[str, Path] = field(default_factory=dict)  # by model: a directory with its tokenizer files
     count_budget_s: float = 0.05  # what an exact count may take before the estimate has to do
+    speed_priors: tuple[KindRecord, ...] = ()  # in place of the built-in table
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
 

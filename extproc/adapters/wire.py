@@ -199,6 +199,7 @@ def _outcome(entry: Any) -> Outcome:
         prompt_tokens=_usage(usage, "prompt_tokens"),
         completion_tokens=_usage(usage, "completion_tokens"),
         cached_tokens=_usage(usage, "cached_tokens"),
+        started_s=common.start_time.seconds + common.start_time.nanos * 1e-9 if common.HasField("start_time") else None,
     )
 
 

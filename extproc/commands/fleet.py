@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
+from extproc.commands import fleet_profiles
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet import Fleet, Member
 from extproc.core.model import Lifecycle
+from extproc.core.speed_records import merge
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,11 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="the instance to drain, resume or remove")
     add_redis_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
-    parser.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
+    shown.add_argument(
+        "--profiles",
+        action="store_true",
+        help="show how fast each kind of instance has proven to be; its --json is for `extproc serve --profiles`",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the fleet, or give an order."""
+    if args.profiles:
+        if args.action is not None:
+            raise ConfigError(f"--profiles shows all kinds; it does not {args.action} anything")
+        return asyncio.run(_profiles(args))
     if args.action is None:
         return asyncio.run(_watch(args) if args.watch else _show(args))
     if args.id is None:
@@ -71,6 +84,14 @@ async def _show(args: argparse.Namespace) -> int:
     async with Registry(redis_settings(args), args.fleet) as registry:
         fleet.resync(await registry.state(), time.monotonic())
     print(_as_json(fleet) if args.json else _as_table(fleet, args.fleet))
+    return 0
+
+
+async def _profiles(args: argparse.Namespace) -> int:
+    async with Registry(redis_settings(args), args.fleet) as registry:
+        told = await ProfileMemory(registry.link, registry.base).read()
+    kinds = merge(record for records in told.values() for record in records)
+    print(fleet_profiles.as_json(kinds) if args.json else fleet_profiles.as_table(kinds, args.fleet))
     return 0
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from pathlib import Path
 
 from extproc.api.caller import Trust
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
 from extproc.core.snapshot import Policy
+from extproc.core.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
 from extproc.stream.exchange import Rules
 
@@ -81,6 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict-limits",
         action="store_true",
         help="hold these two limits over all routers together, at the price of a round trip to Redis for each request",
+    )
+    parser.add_argument(
+        "--profiles",
+        default=environment("PROFILES", ""),
+        metavar="FILE",
+        help="speeds to begin with, as `extproc fleet --profiles --json` shows them (default: the built-in table)",
     )
     _add_counting(parser, settings)
     add_redis_arguments(parser)
@@ -164,6 +172,18 @@ def rules(args: argparse.Namespace) -> Rules:
     )
 
 
+def speed_priors(path: str) -> tuple[KindRecord, ...]:
+    """Read the kinds of a file, none without one. Raises ConfigError."""
+    if not path:
+        return ()
+    try:
+        return decode(Path(path).read_bytes()).kinds
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     import uvloop
@@ -181,6 +201,7 @@ def run(args: argparse.Namespace) -> int:
         rules=rules(args),
         tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
         count_budget_s=args.count_budget_s,
+        speed_priors=speed_priors(args.profiles),
         policy=Policy(
             stale_after_s=args.stale_after_s,
             max_in_flight=args.max_in_flight,

@@ -348,9 +348,9 @@ class Features:
     queue_s: float
     ttft_s: float
     tpot_s: float
-    profile: str  # name of the profile that predicted
-    prefill_scale: float  # its learned corrections at that time
-    decode_scale: float
+    batch_requests: int = 0  # others on the instance, running or waiting
+    batch_tokens: float = 0.0  # context that they hold
+    engine_waiting: int = 0  # requests in the engine's own queue, by its latest report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,3 +368,4 @@ class Outcome:
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
+    started_s: float | None = None  # when Envoy began to read the request, on its clock

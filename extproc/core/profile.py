@@ -14,7 +14,8 @@ class Profile:
     """Step-time constants of model x hardware x tensor parallelism, in milliseconds and tokens.
 
     prefill_ms(n, p) = a + b*n + c*n*(p + n/2) with n new tokens after p cached ones;
-    decode_ms(B, L) = d + e*B + f*L with B sequences that hold L context tokens together.
+    decode_ms(B, L) = d + e*B + f*L with B sequences that hold L context tokens together. `deviation` is the relative
+    standard deviation of what real engines of this kind take, the engine's overhead of each step left out.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Profile:
     d_ms: float
     e_ms: float
     f_ms: float
+    deviation: float = 0.2
 
     def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
         """Seconds to compute `new_tokens` of a prompt after `cached_tokens`, alone on the instance."""
@@ -87,14 +89,30 @@ def fitted_on(hardware: str) -> tuple[tuple[str, int], ...]:
     return tuple((model, size) for model, where, size in _FITTED if where == hardware)
 
 
-def profile_for(model: str, hardware: str, tensor_parallel: int) -> Profile:
+# How far the table is trusted. Its fits are off by 5 to 14 % at the worst; versions and options of engines differ more.
+_FITTED_DEVIATION = 0.2
+_OTHER_MODEL_DEVIATION = 0.5
+_OTHER_HARDWARE_DEVIATION = 0.8
+_TABLE_PRECISIONS = frozenset(("", "auto", "bf16", "bfloat16", "fp16", "float16", "half"))
+
+
+def profile_for(
+    model: str, hardware: str, tensor_parallel: int, precision: str = "", pipeline_parallel: int = 1
+) -> Profile:
     """Profile to start from for a model on some hardware: the fit itself, else the nearest one known.
 
-    An unknown model takes the hardware's 8B fit; unknown hardware takes the table's middle. The name tells the
-    three apart, so that what is learned about one never colours another.
+    An unknown model takes the hardware's 8B fit; unknown hardware takes the table's middle; both are trusted less. The
+    name tells kinds apart, so that what is learned about one never colours another.
     """
-    name = f"{model}/{hardware or 'unknown'}/tp{tensor_parallel}"
+    precision = precision.lower()
+    other_precision = precision not in _TABLE_PRECISIONS
+    stages = f"pp{pipeline_parallel}" if pipeline_parallel > 1 else ""
+    name = f"{model}/{hardware or 'unknown'}/tp{tensor_parallel}{stages}" + (f"/{precision}" if other_precision else "")
     constants = _FITTED.get((family(model), hardware, tensor_parallel))
+    deviation = _OTHER_MODEL_DEVIATION if other_precision or stages else _FITTED_DEVIATION
     if constants is None:
-        constants = _FITTED.get((_LLAMA_8B, hardware, 1), _UNKNOWN)
-    return Profile(name, *constants)
+        constants = _FITTED.get((_LLAMA_8B, hardware, 1))
+        deviation = _OTHER_MODEL_DEVIATION
+    if constants is None:
+        constants, deviation = _UNKNOWN, _OTHER_HARDWARE_DEVIATION
+    return Profile(name, *constants, deviation)

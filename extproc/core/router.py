@@ -5,7 +5,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns, blames_instance
@@ -13,11 +13,13 @@ from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
+from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.speed_records import KindRecord
 from extproc.core.work import Reservation, block_size_tokens
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
@@ -27,15 +29,16 @@ _DEFAULT_KV_TOKENS = 400_000
 class Router:
     """Fleet, ledger, prefixes, beliefs and cool-downs of one router process."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, speed_priors: Iterable[KindRecord] = ()) -> None:
         self.policy = policy or Policy()
         self.fleet = Fleet()
         self.ledger = Ledger()
+        self.meter = LoadMeter()
         self.prefixes = PrefixIndex(self.policy.max_prefix_entries)
         self.recent = RecentPrefixes(max(1, self.policy.max_prefix_entries // 10))
         self.kv = KvIndex(self.prefixes)
         self.trust = PrefixTrust()
-        self.beliefs = Beliefs()
+        self.beliefs = Beliefs(speed_priors)
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
 
     def snapshot(self) -> Snapshot:
@@ -63,6 +66,8 @@ class Router:
             self.prefixes.forget(key)
             self.trust.forget(key)
             self.cooldowns.forget(key)
+            self.meter.forget(key)
+            self.beliefs.speeds.forget(key)
         for member in change.reported:
             self.ledger.report(member.instance, member.observed_at_s)
 
@@ -91,13 +96,14 @@ class Router:
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
+        self._end_meter(request_id, now)
         self.ledger.release(request_id, now)
 
     def learn(self, outcome: Outcome, now: float) -> None:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
-        self.beliefs.learn(outcome)
-        self._check_prefix(outcome)
         served = self.fleet.by_address(outcome.address)
+        self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
+        self._check_prefix(outcome)
         served_key = served.instance.key if served else None
         chosen_key = outcome.features.instance_key if outcome.features else None
         if outcome.attempts > 1 and chosen_key != served_key and self._is_current(chosen_key):
@@ -109,9 +115,23 @@ class Router:
         elif 200 <= outcome.status < 300:
             self.cooldowns.succeed(served_key)
 
+    def _met(self, outcome: Outcome, now: float) -> MetLoad | None:
+        """The load that a request met; its stream may end a little after its outcome is told."""
+        if outcome.features is None:
+            return None
+        self._end_meter(outcome.features.request_id, now)
+        return self.meter.take(outcome.features.request_id)
+
+    def _end_meter(self, request_id: str, now: float) -> None:
+        key = self.meter.where(request_id)
+        if key is not None:
+            self.meter.end(request_id, self.ledger.work(key), now)
+
     def features(self, request: Request, chosen: Candidate) -> Features:
         """What is believed of a choice, to be held against its outcome."""
-        speed = self.beliefs.speed(request.model, chosen.instance)
+        work = self.ledger.work(chosen.instance.key)
+        booked = self.ledger.booked().get(request.id) == chosen.instance.key
+        output_tokens = request.expected_output_tokens
         return Features(
             request_id=request.id,
             api=request.api,
@@ -134,9 +154,9 @@ class Router:
             queue_s=chosen.cost.queue_s,
             ttft_s=chosen.cost.ttft_s,
             tpot_s=chosen.tpot_s,
-            profile=speed.prior.name,
-            prefill_scale=speed.prefill_scale,
-            decode_scale=speed.decode_scale,
+            batch_requests=max(0, work.requests - booked),
+            batch_tokens=max(0.0, work.context_tokens - booked * (request.prompt_tokens + output_tokens / 2)),
+            engine_waiting=work.gauges.waiting or 0,
         )
 
     def _is_current(self, key: str | None) -> bool:
@@ -158,6 +178,7 @@ class Router:
             output_tokens=request.expected_output_tokens,
             uncached_tokens=request.prompt_tokens - chosen.cached_tokens,
         )
+        self.meter.begin(request.id, chosen.instance, self.ledger.work(key), reservation.prefill_s, now)
         self.ledger.reserve(key, reservation)
         self._expect_prefix(request, chosen.instance, now)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.prefix_memory import PrefixMemory
+from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
@@ -29,6 +30,7 @@ from extproc.server.admin import Admin
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
+from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import CountTokens
 
@@ -47,7 +49,7 @@ async def serve(settings: ServeSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    router = Router(settings.policy)
+    router = Router(settings.policy, settings.speed_priors)
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
     registry = Registry(settings.redis, settings.fleet)
     name = secrets.token_hex(6)
@@ -71,6 +73,7 @@ async def serve(settings: ServeSettings) -> None:
     async with registry:
         fleet_known, kv_known = asyncio.Event(), asyncio.Event()
         feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
+        profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
             begin("registry", registry.watch(router.fleet, router.take, synced=fleet_known)),
@@ -82,8 +85,9 @@ async def serve(settings: ServeSettings) -> None:
         try:
             pages_port = await admin.start(*settings.pages)
             port = service.bind(settings.listen)
-            await first_state(fleet_known, kv_known, keeper, stop)
+            await asyncio.gather(first_state(fleet_known, kv_known, keeper, stop), profiles.restore())
             tasks.append(begin("prefix keeper", keeper.run()))
+            tasks.append(begin("profile keeper", profiles.run()))
             await service.start()
             tasks.append(begin("ladder", ladder.run()))
             log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
@@ -94,6 +98,7 @@ async def serve(settings: ServeSettings) -> None:
             await admin.stop()
             await end(tasks)
             await keeper.try_to_write()
+            await profiles.try_to_share()
             await bookings.farewell()
             tokenizers.close()
 

@@ -48,9 +48,9 @@ FEATURES = Features(
     queue_s=0.25,
     ttft_s=0.5,
     tpot_s=0.01,
-    profile="m/h100_sxm/tp1",
-    prefill_scale=1.0,
-    decode_scale=1.5,
+    batch_requests=3,
+    batch_tokens=4000.5,
+    engine_waiting=1,
 )
 
 
@@ -159,6 +159,7 @@ def entry_with(**usage: int) -> accesslog_pb2.HTTPAccessLogEntry:
     common.upstream_remote_address.socket_address.port_value = 80
     common.upstream_request_attempt_count = 2
     common.duration.nanos = 500_000_000
+    common.start_time.seconds, common.start_time.nanos = 1_000, 250_000_000
     common.response_flags.upstream_connection_failure = True
     common.custom_tags["ttft_us"] = "250000"
     common.custom_tags["dispatched_us"] = "-"
@@ -185,6 +186,7 @@ def test_an_outcome_brings_back_the_features_that_were_sent() -> None:
         prompt_tokens=120,
         completion_tokens=30,
         cached_tokens=64,
+        started_s=1_000.25,
     )
 
 
@@ -192,7 +194,7 @@ def test_what_envoy_did_not_see_is_unknown_and_not_zero() -> None:
     (outcome,) = logged(entry_with())
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens) == (None, None, None)
     (bare,) = logged(accesslog_pb2.HTTPAccessLogEntry())
-    assert bare == dataclasses.replace(bare, features=None, address="", ttft_s=None, prompt_tokens=None)
+    assert bare == dataclasses.replace(bare, features=None, address="", ttft_s=None, prompt_tokens=None, started_s=None)
 
 
 def test_features_of_another_version_are_no_error() -> None:

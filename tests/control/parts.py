@@ -46,9 +46,9 @@ FEATURES = Features(
     queue_s=0.0,
     ttft_s=0.0,
     tpot_s=0.0,
-    profile="p",
-    prefill_scale=1.0,
-    decode_scale=1.0,
+    batch_requests=3,
+    batch_tokens=4000.5,
+    engine_waiting=1,
 )
 
 

@@ -53,35 +53,59 @@ def test_reported_tokens_correct_the_estimates() -> None:
 
 
 def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> None:
+    """The batch at the start and what was met later come from the ledger."""
     made = router(instance())
-    for number in range(40):
-        features, address = choose(made, str(number))
-        prior_ttft_s = (features.ttft_s - features.queue_s) / features.prefill_scale
-        prior_tpot_s = features.tpot_s / features.decode_scale
-        ttft_s = 3 * prior_ttft_s
+    prior = made.beliefs.speed(MODEL, instance())
+    for number in range(60):
+        now = 20.0 * number
+        asked = request(str(number), prompt_tokens=500 + 100 * number)
+        chosen = made.choose(asked, now, 0.0).chosen
+        assert chosen is not None
+        features = made.features(asked, chosen)
+        ttft_s = 3 * prior.prefill_s(asked.prompt_tokens, 0)
+        duration_s = ttft_s + 99 * 3 * prior.decode_step_s(1, asked.prompt_tokens + 50)
+        made.release(asked.id, now + duration_s)
         finish(
             made,
             features,
-            address,
+            chosen.instance.address,
+            now=now + duration_s,
             ttft_s=ttft_s,
-            duration_s=ttft_s + 99 * 3 * prior_tpot_s,
+            duration_s=duration_s,
+            prompt_tokens=asked.prompt_tokens,
             completion_tokens=100,
         )
     speed = made.beliefs.speed(MODEL, instance())
-    assert speed.prefill_scale == pytest.approx(3.0, rel=0.1)
-    assert speed.decode_scale == pytest.approx(3.0, rel=0.1)
+    assert speed.prefill_s(2000, 0) == pytest.approx(3 * prior.prefill_s(2000, 0), rel=0.1)
+    assert speed.decode_step_s(1, 2000) == pytest.approx(3 * prior.decode_step_s(1, 2000), rel=0.1)
 
 
 def test_waiting_for_the_running_batch_is_not_taken_for_a_slow_prefill() -> None:
     made = router(instance())
     made.choose(request("busy"), 0.0, 0.0)
+    before_s = made.beliefs.speed(MODEL, instance()).prefill_s(1000, 0)
     for number in range(40):
-        features, address = choose(made, str(number), now=100.0 + number)
-        prior_prefill_s = (features.ttft_s - features.queue_s) / features.prefill_scale
+        now = 100.0 + 10 * number
+        features, address = choose(made, str(number), now=now)
         assert features.queue_s > 0
-        ttft_s = features.queue_s + prior_prefill_s
-        finish(made, features, address, ttft_s=ttft_s, duration_s=ttft_s + 1.0, completion_tokens=100)
-    assert made.beliefs.speed(MODEL, instance()).prefill_scale == pytest.approx(1.0, rel=0.01)
+        ttft_s = features.ttft_s
+        finish(made, features, address, now=now + ttft_s + 1.0, ttft_s=ttft_s, duration_s=ttft_s + 1.0)
+    (kind,) = made.beliefs.speeds.kinds().values()
+    assert kind.steps[0].samples == 40
+    assert made.beliefs.speed(MODEL, instance()).prefill_s(1000, 0) == pytest.approx(before_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attempts": 2}, {"ttft_s": None}, {"status": 500}, {"address": "10.0.0.9:1"}],
+    ids=["retried", "no first token", "failed", "answered by nobody known"],
+)
+def test_what_was_not_timed_on_the_instance_that_was_predicted_teaches_no_speed(changes: dict[str, Any]) -> None:
+    made = router(instance())
+    features, address = choose(made)
+    finish(made, features, **({"address": address, "completion_tokens": 100} | changes))
+    kinds = made.beliefs.speeds.kinds().values()
+    assert all(step.samples == 0 for kind in kinds for step in kind.steps)
 
 
 def test_failed_requests_teach_nothing() -> None:

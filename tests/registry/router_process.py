@@ -24,7 +24,7 @@ async def main(url: str, name: str) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             match line.split():
                 case ["book", request_id, key]:
-                    ledger.reserve(key, Reservation(request_id, time.monotonic(), 0.1, 100, 50))
+                    ledger.reserve(key, Reservation(request_id, time.monotonic(), 0.1, 100, 50, 100))
                 case ["end", request_id]:
                     ledger.release(request_id, time.monotonic())
         following.cancel()

@@ -68,7 +68,7 @@ def say(process: asyncio.subprocess.Process, *lines: str) -> None:
 
 
 def booking(request_id: str) -> Reservation:
-    return Reservation(request_id, time.monotonic(), 0.1, 100, 50)
+    return Reservation(request_id, time.monotonic(), 0.1, 100, 50, 100)
 
 
 async def test_three_routers_see_each_others_requests_and_their_ends(server: RedisServer) -> None:

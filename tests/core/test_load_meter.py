@@ -1,0 +1,78 @@
+"""The mean load that a request met, against a count by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.load_meter import LoadMeter, MetLoad
+from extproc.core.router import Router
+from tests.core.builders import instance, request, router
+
+
+def send(made: Router, name: str, now: float, **changes: int) -> None:
+    made.choose(request(name, **changes), now, 0.0)
+
+
+def met(made: Router, name: str, now: float) -> MetLoad:
+    made.release(name, now)
+    found = made.meter.take(name)
+    assert found is not None
+    return found
+
+
+def test_the_batch_is_the_mean_over_a_requests_life() -> None:
+    """Alone for 2 s, two for 3 s, three for 5 s."""
+    made = router(instance())
+    send(made, "a", 0.0)
+    send(made, "b", 2.0)
+    send(made, "c", 5.0)
+    found = met(made, "a", 10.0)
+    assert found.sequences == pytest.approx((2 * 1 + 3 * 2 + 5 * 3) / 10)
+    assert found.context_tokens == pytest.approx(found.sequences * 1050)
+    assert found.prefills == 2
+    assert met(made, "c", 15.0).sequences == pytest.approx((5 * 3 + 5 * 2) / 10)
+
+
+def test_prompts_of_others_count_from_when_they_were_sent() -> None:
+    made = router(instance())
+    send(made, "a", 0.0)
+    send(made, "b", 1.0, prompt_tokens=8000)
+    prefill_s = made.ledger.reservation("b").prefill_s
+    assert met(made, "a", 10.0).prefill_s == pytest.approx(prefill_s)
+    assert met(made, "b", 11.0).prefill_s == 0.0
+
+
+def test_no_more_run_than_fit_into_the_batch() -> None:
+    made = router(instance(max_num_seqs=2))
+    for name in "abcd":
+        send(made, name, 0.0)
+    found = met(made, "a", 10.0)
+    assert found.sequences == 2
+    assert found.context_tokens == pytest.approx(2 * 1050)
+
+
+def test_means_are_told_once_and_never_of_what_is_unknown() -> None:
+    made = router(instance())
+    send(made, "a", 0.0)
+    met(made, "a", 1.0)
+    assert made.meter.take("a") is None
+    made.release("never sent", 2.0)
+    assert made.meter.take("never sent") is None
+
+
+def test_outcomes_that_never_come_do_not_fill_the_memory() -> None:
+    made = router(instance())
+    for number in range(6000):
+        send(made, str(number), number)
+        made.release(str(number), number + 0.5)
+    assert made.meter.take("0") is None
+    assert made.meter.take("5999") is not None
+    assert len(made.meter._ended) < 5000
+
+
+def test_a_forgotten_instance_is_forgotten() -> None:
+    meter, made = LoadMeter(), router(instance())
+    meter.begin("a", instance(), made.ledger.work("a@1"), 0.1, 0.0)
+    meter.forget("a@1")
+    meter.end("a", made.ledger.work("a@1"), 1.0)
+    assert meter.take("a") is None

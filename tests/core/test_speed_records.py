@@ -1,0 +1,135 @@
+"""Learned speeds as plain values: told to peers, kept for the next start, given by a person."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from extproc.core.gaussian import Pair, fuse
+from extproc.core.speed_records import KindRecord, Records, decode, encode, merge, record_of
+from extproc.core.speeds import Speeds
+from tests.core.builders import MODEL, instance
+from tests.core.measured import Truth
+
+TABLE = {"a_ms": 4.0, "b_ms": 0.02, "c_ms": 1e-6, "d_ms": 6.0, "e_ms": 0.01, "f_ms": 4e-5}
+
+
+def taught(truth: Truth, each: int = 40, names: str = "abcd", priors: tuple[KindRecord, ...] = ()) -> Speeds:
+    speeds = Speeds(priors)
+    for _ in range(each):
+        for name in names:
+            truth.finish(speeds, instance(name))
+    return speeds
+
+
+def records(*all_speeds: Speeds) -> list[KindRecord]:
+    return [record_of(kind) for speeds in all_speeds for kind in speeds.kinds().values()]
+
+
+def prefill_s(speeds: Speeds, name: str = "a") -> float:
+    return speeds.speed(MODEL, instance(name)).prefill_s(1000, 0)
+
+
+def test_what_was_learned_survives_a_restart_with_the_slow_node_known() -> None:
+    before = taught(Truth(scale=2.0, factors={"a": 3.0}))
+    after = Speeds()
+    after.speed(MODEL, instance("a"))  # traffic may come before the memory
+    after.restore(decode(encode(Records(kinds=tuple(records(before))))).kinds)
+    for name in "ab":
+        assert prefill_s(after, name) == pytest.approx(prefill_s(before, name), rel=0.02)
+    assert after.speed(MODEL, instance("b")).uncertainty > before.speed(MODEL, instance("b")).uncertainty
+
+
+def test_a_router_that_has_learned_itself_is_not_overruled_by_its_memory() -> None:
+    stale, fresh = taught(Truth(scale=5.0)), taught(Truth())
+    expected_s = prefill_s(fresh)
+    fresh.restore(records(stale))
+    assert prefill_s(fresh) == pytest.approx(expected_s, rel=0.01)
+
+
+def test_peers_add_what_they_know_by_precision() -> None:
+    truth = Truth(scale=2.0)
+    much, little, none = taught(truth, 60), taught(Truth(seed=1), 1, "a"), Speeds()
+    alone_s = prefill_s(little)
+    little.hear(records(much))
+    assert abs(prefill_s(little) / truth.prefill_s(instance(), 1000) - 1) < 0.06
+    assert alone_s < 0.7 * prefill_s(little)
+    none.hear(records(much))
+    assert prefill_s(none) == pytest.approx(prefill_s(much), rel=0.02)
+    none.hear(())
+    assert prefill_s(none) == pytest.approx(truth.prefill_s(instance(), 1000) / 2)
+
+
+def test_peers_tell_of_a_slow_node() -> None:
+    truth = Truth(factors={"a": 3.0})
+    knows, other = taught(truth), taught(Truth(seed=2), names="bcd")
+    other.hear(records(knows))
+    assert prefill_s(other, "a") == pytest.approx(truth.prefill_s(instance("a"), 1000), rel=0.15)
+    assert prefill_s(other, "b") == pytest.approx(truth.prefill_s(instance("b"), 1000), rel=0.05)
+
+
+def test_several_routers_are_shown_as_one() -> None:
+    truths = [Truth(seed=seed, scale=1.4) for seed in range(3)]
+    (one,) = merge(records(*(taught(truth, 30) for truth in truths)))
+    assert 340 < one.decode.samples <= 3 * 4 * 30  # gross errors tell nothing of a kind
+    assert one.instances["a@1"].samples[1] == 3 * 30
+    assert one.decode.scale == pytest.approx(1.4, rel=0.15)
+    assert decode(encode(Records(kinds=(one,)))).kinds == (one,)
+
+
+def test_the_same_prior_counts_once() -> None:
+    """Two that have learned nothing know no more than one; two that have know twice as much beyond the prior."""
+    prior = Pair(0.0, 0.0, 4.0, 1.0, 0.5)
+    nothing = fuse(prior, [prior.copy(), prior.copy()])
+    assert (nothing.first, nothing.second) == (0.0, 0.0)
+    assert (nothing.var_first, nothing.var_second, nothing.covariance) == pytest.approx((4.0, 1.0, 0.5))
+    apart, together = [prior.copy(), prior.copy()], prior.copy()
+    for number, measured in enumerate((1.0, 2.0, 1.5, 0.5)):
+        for pair in (apart[number % 2], together):
+            pair.update(1.0, 0.5 * number, measured - pair.first - 0.5 * number * pair.second, 0.3, 1e9)
+    fused = fuse(prior, apart)
+    for name in ("first", "second", "var_first", "var_second", "covariance"):
+        assert getattr(fused, name) == pytest.approx(getattr(together, name))
+
+
+def test_a_person_may_give_a_table_of_their_own() -> None:
+    text = json.dumps({"kinds": [{"kind": f"{MODEL}/h100_sxm/tp1", "constants": TABLE, "reference": "ignored"}]})
+    speeds = Speeds(decode(text.encode()).kinds)
+    assert prefill_s(speeds) == pytest.approx(1e-3 * (4.0 + 20.0 + 0.5))
+    speeds.restore(records(taught(Truth(scale=5.0))))  # which refers to another table
+    assert prefill_s(speeds) == pytest.approx(1e-3 * (4.0 + 20.0 + 0.5))
+    speeds.hear(records(taught(Truth(scale=5.0))))
+    assert prefill_s(speeds) == pytest.approx(1e-3 * (4.0 + 20.0 + 0.5))
+
+
+def test_what_was_exported_can_be_given_back() -> None:
+    before = taught(Truth(scale=2.0))
+    after = Speeds(decode(encode(Records(kinds=tuple(records(before))))).kinds)
+    assert prefill_s(after) == pytest.approx(prefill_s(before), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"kind": 7}, r"\$.kinds\[0\].kind"),
+        ({"constants": {**TABLE, "a_ms": -1.0}}, "none negative"),
+        ({"constants": {**TABLE, "d_ms": 0.0}}, "above 0"),
+        ({"prefill": {"scale": 0.0}}, "between"),
+        ({"decode": {"covariance": [1.0, 1.0, 2.0]}}, "covariance"),
+        ({"prefill": {"overhead_s": -1.0}}, "overheads"),
+        ({"deviation": 0.0}, "deviation"),
+    ],
+)
+def test_what_no_kind_can_be_is_refused_with_its_place(changes: dict[str, Any], told: str) -> None:
+    record = {"kind": "m/h100_sxm/tp1", "constants": TABLE} | changes
+    with pytest.raises(ValueError, match=told):
+        decode(msgspec.json.encode({"kinds": [record]}))
+
+
+def test_no_text_is_refused_with_one_line() -> None:
+    for data in (b"", b"{", b"[]", b"\xff"):
+        with pytest.raises(ValueError, match=r"\w"):
+            decode(data)

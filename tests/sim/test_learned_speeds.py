@@ -1,0 +1,86 @@
+"""Speeds learned in the loop, where they decide where requests go and so what is learned next."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from extproc.core.load_meter import MetLoad
+from extproc.core.model import Instance, Outcome
+from extproc.sim.fleet.builtin import STEP_OVERHEAD_S, mixed
+from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening
+from extproc.sim.policies.ours import Ours
+from extproc.sim.policies.policy import Setting
+from extproc.sim.report.run import Run
+from extproc.sim.setup import Setup, run
+
+MADE: list[Ours] = []
+
+
+def learning(setting: Setting) -> Ours:
+    MADE.append(Ours(setting))
+    return MADE[-1]
+
+
+def ignorant(setting: Setting) -> Ours:
+    """Believes the table, whatever happens."""
+    made = learning(setting)
+
+    def learn(outcome: Outcome, instance: Instance, met: MetLoad | None, now: float) -> None:
+        """Nothing."""
+
+    made.router.beliefs.speeds.learn = learn  # type: ignore[method-assign]
+    return made
+
+
+def simulated(policy: str, traffic: str, load: float, fleet: FleetSpec, seed: int = 0) -> tuple[Run, Ours]:
+    MADE.clear()
+    setup = Setup(trace="t", traffic=traffic, fleet=fleet, conditions=Conditions(seed=seed), load=load)
+    return run(setup, f"tests.sim.test_learned_speeds:{policy}"), MADE[0]
+
+
+def mean_duration_s(made: Run) -> float:
+    return statistics.fmean(served.duration_s for served in made.served if served.duration_s is not None)
+
+
+@pytest.mark.parametrize("load", [0.85, 1.2])
+def test_learning_is_not_worse_than_not_learning_also_under_overload(load: float) -> None:
+    """On a fleet whose engines add to each step what the table does not know of."""
+    ratios = []
+    for seed in range(3):
+        runs = [simulated(policy, "day?requests=800", load, mixed(), seed)[0] for policy in ("learning", "ignorant")]
+        ratios.append(mean_duration_s(runs[0]) / mean_duration_s(runs[1]))
+    assert statistics.median(ratios) < 1.02
+
+
+@pytest.mark.parametrize("load", [0.85, 1.2])
+def test_the_engines_overhead_is_told_from_slowness(load: float) -> None:
+    """Kinds that did some work are predicted well: the truth is the table and 4 ms a step."""
+    _, ours = simulated("learning", "chat?requests=2000", load, mixed())
+    checked = 0
+    for kind in ours.router.beliefs.speeds.kinds().values():
+        prefill, decode = kind.steps
+        if decode.samples < 100:
+            continue
+        checked += 1
+        for batch in ((8, 8e3), (24, 40e3)):
+            table_s = kind.profile.decode_step_s(*batch)
+            assert decode.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.06)
+        table_s = kind.profile.prefill_s(1500, 0)
+        assert prefill.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.15)
+    assert checked >= 2
+
+
+def test_a_node_that_becomes_slow_is_used_less_and_its_kind_is_not() -> None:
+    fleet = mixed()
+    slow = Event(at_s=20.0, what=Happening.SLOW, instance="h100-1", value=3.0)
+    made, ours = simulated("learning", "chat?requests=2500", 0.85, replace(fleet, events=(slow,)))
+    (kind,) = [kind for name, kind in ours.router.beliefs.speeds.kinds().items() if "h100" in name]
+    factors = {key.partition("@")[0]: factors.log(1) for key, factors in kind.factors.items()}
+    assert factors["h100-1"] > 0.7  # e**0.7 is 2
+    assert all(abs(log) < 0.1 for name, log in factors.items() if name != "h100-1")
+    late = [served for served in made.served if served.arrived_s > 35.0]
+    shares = {name: sum(served.instance_id == name for served in late) for name in factors}
+    assert shares["h100-1"] < 0.6 * statistics.median(shares.values())
