@@ -27,6 +27,7 @@ DEFAULT_MAX_ENTRIES = 2048
 DEFAULT_TTL_S = 60.0
 """An idle instance must say that it lives (`hold`) more often than this; what is left by a dead agent goes then."""
 
+_MAX_ENTRIES_AT_ONCE = 1000  # of one stream
 _BLOCK_S = 0.25  # longest wait of one read; a new instance is followed that much later at the most
 _RELOAD_EVERY_S = 5.0  # while an instance's snapshot is missing or too old
 
@@ -48,6 +49,7 @@ class Delta:
     instance_key: str
     payload: bytes
     entry_id: str
+    behind: bool = False  # more is known to wait after it
 
 
 KvNews = Whole | Delta
@@ -166,10 +168,12 @@ class _Reader:
                     await asyncio.sleep(_BLOCK_S)
                     continue
                 streams = {self._log._stream + key: entry_id for key, entry_id in self._at.items()}
-                found = await blocking.read_streams(streams, block_s=_BLOCK_S)
-                for stream, entries in found.items():
+                found = await blocking.read_streams(streams, count=_MAX_ENTRIES_AT_ONCE, block_s=_BLOCK_S)
+                at_the_end = [
                     await self._go_on(stream.removeprefix(self._log._stream), entries)
-                if not found:
+                    for stream, entries in found.items()
+                ]
+                if all(at_the_end):
                     _set(synced)
 
     async def _adjust(self, wanted: set[str]) -> None:
@@ -194,14 +198,17 @@ class _Reader:
         elif _number(last) < _number(self._at[key]):
             await self._load(key)
 
-    async def _go_on(self, key: str, entries: list[StreamEntry]) -> None:
+    async def _go_on(self, key: str, entries: list[StreamEntry]) -> bool:
+        """Take entries in; True if there were no more when they were read."""
+        behind = len(entries) >= _MAX_ENTRIES_AT_ONCE
         for entry in entries:
             if entry.before != self._at[key]:  # trimmed, or the stream began anew
                 log.info("KV log: entries of %s were missed; reading it whole", key)
                 await self._load(key)
-                return
+                return False
             self._at[key] = entry.entry_id
-            self._take(Delta(key, entry.payload, entry.entry_id))
+            self._take(Delta(key, entry.payload, entry.entry_id, behind))
+        return not behind
 
     async def _load(self, key: str) -> None:
         """Begin with the snapshot if the entries after it are all there, else with the entries that are."""

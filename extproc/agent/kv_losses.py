@@ -21,6 +21,11 @@ class KvLosses:
         """Count one rank's sequence too."""
         self._sequences.append(sequence)
 
+    @property
+    def heard(self) -> int:
+        """How often all ranks were heard: frames, and proofs that there was none."""
+        return sum(sequence.heard for sequence in self._sequences)
+
     def lines(self) -> list[str]:
         """One line for each counter that has grown since the last call."""
         fold, sequences = self._fold, self._sequences

@@ -5,12 +5,16 @@
          -> instance_dropped  Ready instances whose record ran out: nothing is sent there
          -> no_instance       none is known at all: requests are passed on, or refused
 
+and beside these
+
+    kv_feed                   what engines say that they hold has stopped to come in: what was learned counts there
+
 A router can stand on several rungs at once; it is live when it stands on none. Each rung is left by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +32,7 @@ class Rung(StrEnum):
     INSTANCE_STALE = "instance_stale"
     INSTANCE_DROPPED = "instance_dropped"
     NO_INSTANCE = "no_instance"
+    KV_FEED = "kv_feed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,7 @@ class Degradation:
     stale: tuple[str, ...]  # ids, of instances that are Ready by their last report
     dropped: tuple[str, ...]  # likewise
     instances: int
+    kv_frozen: tuple[str, ...] = ()  # ids, of instances whose agents live and whose KV logs have stopped
 
     @property
     def rungs(self) -> frozenset[Rung]:
@@ -47,13 +53,18 @@ class Degradation:
             Rung.INSTANCE_STALE: bool(self.stale),
             Rung.INSTANCE_DROPPED: bool(self.dropped),
             Rung.NO_INSTANCE: not self.instances,
+            Rung.KV_FEED: bool(self.kv_frozen),
         }
         return frozenset(rung for rung, held in holds.items() if held)
 
     def rungs_of(self, instance_id: str) -> tuple[Rung, ...]:
         """Return the rungs that concern what is known of one member of the fleet."""
-        held = (Rung.REDIS_STALE,) if Rung.REDIS_STALE in self.rungs else ()
-        return (*held, Rung.INSTANCE_STALE) if instance_id in self.stale else held
+        holds = {
+            Rung.REDIS_STALE: Rung.REDIS_STALE in self.rungs,
+            Rung.INSTANCE_STALE: instance_id in self.stale,
+            Rung.KV_FEED: instance_id in self.kv_frozen,
+        }
+        return tuple(rung for rung, held in holds.items() if held)
 
     def detail(self, rung: Rung) -> str:
         """Tell people what a rung means just now."""
@@ -67,10 +78,15 @@ class Degradation:
                 return f"the record of {_names(self.dropped)} ran out; nothing is sent there"
             case Rung.NO_INSTANCE:
                 return "no instance is known; requests are not routed"
+            case Rung.KV_FEED:
+                return f"no word of the cache of {_names(self.kv_frozen)}; what was learned by routing counts there"
 
 
-def degradation(fleet: Fleet, stale_after_s: float, now: float) -> Degradation:
-    """Look at a fleet. `stale_after_s` is the policy's, `now` is on the fleet's clock."""
+def degradation(fleet: Fleet, stale_after_s: float, now: float, kv_frozen: Iterable[str] = ()) -> Degradation:
+    """Look at a fleet. `stale_after_s` is the policy's, `now` is on the fleet's clock.
+
+    `kv_frozen` are the ids of the instances whose KV logs have stopped, see `core.kv_freshness`.
+    """
     members = fleet.members()
     ready = (member for member in members if member.instance.lifecycle is Lifecycle.READY)
     return Degradation(
@@ -78,6 +94,7 @@ def degradation(fleet: Fleet, stale_after_s: float, now: float) -> Degradation:
         stale=tuple(sorted(member.instance.id for member in ready if fleet.age_s(member) > stale_after_s)),
         dropped=tuple(sorted(fleet.dropped())),
         instances=len(members),
+        kv_frozen=tuple(sorted(kv_frozen)),
     )
 
 

@@ -31,6 +31,7 @@ class KvSequence:
     def __init__(self, fold: KvFold, rank: int, *, can_replay: bool) -> None:
         self.gaps = 0  # numbers that did not follow, restarts included
         self.resets = 0  # times that everything was forgotten
+        self.heard = 0  # frames taken in, and replays that proved that none was missed
         self._fold = fold
         self._rank = rank
         self._can_replay = can_replay
@@ -96,6 +97,7 @@ class KvSequence:
         if self._unproven:
             if last is not None and (frame.seq, frame.digest) == (last.seq, last.digest):
                 self._unproven = False
+                self.heard += 1
                 return True
             self._reset()
             if not self._from_start:
@@ -135,6 +137,7 @@ class KvSequence:
     def _take(self, frame: Frame) -> None:
         self._fold.apply(self._rank, frame.events)
         self._last = frame
+        self.heard += 1
 
     def _reset(self) -> None:
         if self._last is not None:

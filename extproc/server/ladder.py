@@ -10,6 +10,7 @@ from typing import NoReturn
 from extproc.core.degradation import Degradation, Ladder, degradation
 from extproc.core.router import Router
 from extproc.observe.metrics import Rungs
+from extproc.server.kv_feed import KvFeed
 
 _LOOK_EVERY_S = 0.25  # well below the shortest time that a rung takes to be reached
 
@@ -17,10 +18,11 @@ log = logging.getLogger("extproc.degraded")
 
 
 class LadderWatch:
-    """The ladder of one router."""
+    """The ladder of one router. It also looks after `feed`, which could not tell by itself that it has died."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, feed: KvFeed | None = None) -> None:
         self._router = router
+        self._feed = feed
         self._ladder = Ladder()
 
     async def run(self) -> NoReturn:
@@ -31,7 +33,9 @@ class LadderWatch:
 
     def look(self, now: float) -> None:
         """Look once, and log what has changed."""
-        seen = self._seen(now)
+        if self._feed is not None:
+            self._feed.look()
+        seen = self.seen(now)
         for step in self._ladder.steps(seen, now):
             if step.lasted_s is None:
                 log.warning("degraded, %s: %s", step.rung, seen.detail(step.rung))
@@ -40,7 +44,9 @@ class LadderWatch:
 
     def rungs(self, now: float) -> Rungs:
         """What the metrics show of it."""
-        return Rungs(self._seen(now).rungs, self._ladder.entered)
+        return Rungs(self.seen(now).rungs, self._ladder.entered)
 
-    def _seen(self, now: float) -> Degradation:
-        return degradation(self._router.fleet, self._router.policy.stale_after_s, now)
+    def seen(self, now: float) -> Degradation:
+        """How far the router is from live."""
+        frozen = self._feed.frozen if self._feed is not None else frozenset()
+        return degradation(self._router.fleet, self._router.policy.stale_after_s, now, frozen)

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis.asyncio as aioredis
 
@@ -15,6 +17,7 @@ from extproc.adapters.kv_events import KvEventsSettings, KvPublisher, open_publi
 from extproc.adapters.kv_frames import write_batch
 from extproc.adapters.kv_log import KvLog, KvNews, Whole
 from extproc.adapters.redis_link import Link
+from extproc.agent.kv_silence import PROOF_TOKENS
 from extproc.agent.kv_writer import KvWriter
 from extproc.core import kv_delta
 from tests.core.builders import instance
@@ -165,7 +168,7 @@ async def test_what_a_replica_lacks_is_told_though_the_engine_rests(parts: Parts
 
 async def test_the_log_of_an_engine_that_rests_is_written_anew_once_redis_has_lost_it(parts: Parts) -> None:
     """A router that starts then knows it, and one that was in step stays right, also with what comes next."""
-    writer = KvWriter(parts.settings, parts.log, hold_every_s=0.2)
+    writer = KvWriter(parts.settings, parts.log, hold_every_s=0.2, beat_every_s=NEVER_S)
     async with engine(parts.settings) as told, writing(writer), reading(parts.server.url) as router:
         told.store((1,))
         told.store((1, 2))
@@ -249,3 +252,70 @@ async def test_an_engine_that_began_anew_and_cost_all_that_was_known_is_logged(
 
         await until(lambda: bool(lines()))
     assert lines() == ["a@1: KV events: 1 times that all blocks of a rank were forgotten, 1 in all"]
+
+
+async def empty_entries(parts: Parts) -> int:
+    """How many entries of the log say nothing but that it goes on."""
+    entries = await parts.raw.xrange(STREAM)
+    deltas = [kv_delta.decode(fields[b"d"]) for _, fields in entries]
+    return sum(not delta.blocks and not delta.cleared for delta in deltas)
+
+
+async def until_more(parts: Parts, before: int) -> int:
+    """Wait until there are more empty entries than this."""
+    async with asyncio.timeout(LONG_S):
+        while (number := await empty_entries(parts)) <= before:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return number
+
+
+async def test_the_log_of_an_engine_that_rests_goes_on_and_costs_no_snapshots(parts: Parts) -> None:
+    """Routers see that nothing was lost; and what they hold stays as it is."""
+    writer = KvWriter(parts.settings, parts.log, hold_every_s=0.2, beat_every_s=0.05)
+    async with engine(parts.settings) as told, writing(writer), reading(parts.server.url) as router:
+        told.store((1,))
+        await until(knows(router, told))
+        number = await until_more(parts, 5)
+        snapshot = await parts.raw.get(SNAPSHOT)
+        await until_more(parts, number + 10)
+        assert await parts.raw.get(SNAPSHOT) == snapshot
+        assert knows(router, told)()
+
+
+async def test_the_log_of_an_engine_that_works_unheard_stops_until_it_is_heard_again(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its load is published all the while; a log line tells when it begins and when it is over."""
+    caplog.set_level(logging.INFO, "extproc.agent")
+    settings = replace(parts.settings, replay_endpoint=None)
+    writer = KvWriter(settings, parts.log, hold_every_s=NEVER_S, beat_every_s=0.05, patience_s=0.2)
+
+    def lines() -> list[str]:
+        return [record.message for record in caplog.records if "its engine works" in record.message]
+
+    async with engine(parts.settings) as told, writing(writer):
+        await writer.keep(msgspec.structs.replace(INSTANCE, work_done=10.0))
+        await until_more(parts, 5)
+        await writer.keep(msgspec.structs.replace(INSTANCE, work_done=10.0 + PROOF_TOKENS))
+        await until(lambda: bool(lines()))
+        number = await empty_entries(parts)
+        await asyncio.sleep(0.5)
+        assert await empty_entries(parts) == number
+        told.store((1,))
+        await until_more(parts, number)
+    assert lines() == ["a@1: its engine works, but no KV events come; telling nothing of its cache"]
+
+
+async def test_an_engine_whose_replay_proves_that_it_said_nothing_is_believed_however_much_it_works(
+    parts: Parts,
+) -> None:
+    """The same prompt again and again fills no block."""
+    settings = replace(parts.settings, check_s=0.05)
+    writer = KvWriter(settings, parts.log, hold_every_s=NEVER_S, beat_every_s=0.05, patience_s=0.5)
+    async with engine(parts.settings) as told, writing(writer), reading(parts.server.url) as router:
+        told.store((1,))
+        await until(knows(router, told))
+        number = await empty_entries(parts)
+        for work in range(1, 12):
+            await writer.keep(msgspec.structs.replace(INSTANCE, work_done=float(work * PROOF_TOKENS)))
+            number = await until_more(parts, number + 1)

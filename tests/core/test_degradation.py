@@ -163,3 +163,11 @@ def test_a_rung_is_told_when_it_is_entered_and_when_it_is_left_and_not_between()
     assert list(ladder.steps(look(fleet, 66.0), 66.0)) == [Step(Rung.REDIS_STALE, 63.0)]
     assert list(ladder.steps(look(fleet, 66.5), 66.5)) == []
     assert ladder.entered == {rung: int(rung is Rung.REDIS_STALE) for rung in Rung}
+
+
+def test_a_kv_log_that_has_stopped_is_a_rung_of_its_own_and_concerns_its_instance_alone() -> None:
+    """Its instance reports and serves; only what it holds is guessed again."""
+    seen = degradation(fleet_of("a", "b"), STALE_AFTER_S, 1.0, kv_frozen={"b"})
+    assert seen.rungs == {Rung.KV_FEED}
+    assert (seen.rungs_of("a"), seen.rungs_of("b")) == ((), (Rung.KV_FEED,))
+    assert seen.detail(Rung.KV_FEED) == "no word of the cache of b; what was learned by routing counts there"

@@ -78,6 +78,21 @@ async def test_two_readers_get_every_entry_once_and_in_order(server: RedisServer
     assert sum(isinstance(news, Whole) for news in early.news) == 1
 
 
+async def test_a_reader_is_in_step_though_entries_never_cease_to_come(server: RedisServer, writer: KvLog) -> None:
+    """A busy engine must not keep a router from starting."""
+
+    async def go_on() -> None:
+        while True:
+            await writer.append(KEY, b"1")
+
+    writing = asyncio.create_task(go_on())
+    try:
+        async with reading(server.url, Router()) as router:
+            await until(lambda: len(router.held[KEY]) > 10)
+    finally:
+        writing.cancel()
+
+
 async def test_payloads_are_opaque_bytes(server: RedisServer, writer: KvLog) -> None:
     async with reading(server.url, Router()) as router:
         for payload in (b"", b"\x00\r\n\xff" * 5, bytes(range(256)) * 4096):

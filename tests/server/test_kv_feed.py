@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from extproc.adapters.kv_log import KvLog, Whole
+from extproc.adapters.kv_log import Delta, KvLog, Whole
 from extproc.adapters.registry import Registry
 from extproc.core import kv_delta
+from extproc.core.degradation import Rung
 from extproc.core.events import Removed
 from extproc.core.kv_delta import KvDelta
+from extproc.core.kv_freshness import FROZEN_AFTER_S
 from extproc.core.router import Router
 from extproc.server.kv_feed import KvFeed
+from extproc.server.ladder import LadderWatch
 from tests.core.builders import blocks, instance, publish, router
 from tests.e2e.eventually import eventually
 from tests.redis_server import RedisServer
@@ -26,20 +30,45 @@ def written(delta: KvDelta) -> bytes:
     return kv_delta.encode(delta)
 
 
+class Clock:
+    """Goes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, seconds: float, made: Router, feed: KvFeed) -> None:
+        """Let time pass in which agents publish, and the ladder looks twice a second."""
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
+            for member in made.fleet.members():
+                publish(made, member.instance, self.now)
+            feed.look()
+
+
 @asynccontextmanager
-async def feeding(made: Router, folder: Path) -> AsyncIterator[tuple[KvLog, KvFeed]]:
+async def feeding(
+    made: Router, folder: Path, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[tuple[KvLog, KvFeed]]:
     known, synced = asyncio.Event(), asyncio.Event()
     known.set()
     with RedisServer("valkey", folder) as server:
         async with Registry(server.url) as registry:
             kv_log = KvLog(registry.link, registry.base)
-            feed = KvFeed(made, kv_log, known)
+            feed = KvFeed(made, kv_log, known, clock)
             task = asyncio.create_task(feed.run(synced))
             await synced.wait()
             yield kv_log, feed
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+async def other(made: Router) -> int:
+    await asyncio.sleep(0)
+    return made.kv.size("b@1")
 
 
 async def size(made: Router) -> int:
@@ -96,3 +125,71 @@ async def test_a_whole_replaces_what_was_not_even_applied_yet(tmp_path: Path) ->
         feed.take(Whole(KEY, written(KvDelta(16, True, gpu=blocks(1, 9000)))))
         feed.take(Whole(KEY, written(KvDelta(16, True, gpu=blocks(2, 30)))))
         await eventually(lambda: size(made), lambda held: held == 30)
+
+
+async def test_what_was_told_is_forgotten_once_its_log_stops_and_is_read_whole_when_it_goes_on(tmp_path: Path) -> None:
+    """In the meantime the learned index answers, for no layout is known; the other instance is not touched."""
+    made, clock = router(TELLER, instance("b", kv_events=True)), Clock()
+    async with feeding(made, tmp_path, clock) as (kv_log, feed):
+        ladder = LadderWatch(made, feed)
+        clock.run(1.0, made, feed)
+        up_to = (await kv_log.append(KEY, written(KvDelta(16, True, gpu=blocks(1, 100))))).entry_id
+        await kv_log.write_snapshot(KEY, written(KvDelta(16, True, gpu=blocks(1, 100))), up_to)
+        await eventually(lambda: size(made), lambda held: held == 100)
+        for second in range(int(FROZEN_AFTER_S)):
+            assert not feed.frozen
+            clock.run(1.0, made, feed)
+            await kv_log.append("b@1", written(KvDelta(16, gpu=blocks(1, second + 1))))
+            await eventually(lambda: other(made), lambda held, second=second: held == second + 1)
+        clock.run(0.5, made, feed)
+        assert feed.frozen == {"a"}
+        assert (made.kv.size(KEY), made.kv.size("b@1")) == (0, 10)
+        assert made.kv.layout(TELLER, TELLER.models[0]) is None
+        assert ladder.seen(clock.now).rungs_of("a") == (Rung.KV_FEED,)
+        assert ladder.seen(clock.now).rungs_of("b") == ()
+        await kv_log.append(KEY, written(KvDelta(16, gpu=blocks(2, 1))))
+        await eventually(lambda: size(made), lambda held: held == 101)
+        clock.run(0.5, made, feed)
+        assert not feed.frozen
+        assert ladder.seen(clock.now).rungs == frozenset()
+        await kv_log.append(KEY, written(KvDelta(16, gpu=blocks(3, 1))))
+        await eventually(lambda: size(made), lambda held: held == 102)
+
+
+async def test_a_log_that_is_read_but_never_to_its_end_is_frozen_too(tmp_path: Path) -> None:
+    """What comes is old news."""
+    made, clock = router(TELLER), Clock()
+    async with feeding(made, tmp_path, clock) as (_, feed):
+        feed.look()
+        for number in range(int(FROZEN_AFTER_S) + 1):
+            feed.take(Delta(KEY, written(KvDelta(16, gpu=blocks(number, 1))), f"{number}-1", behind=True))
+            await eventually(lambda: size(made), lambda held, number=number: held == number + 1)
+            clock.run(1.0, made, feed)
+        assert feed.frozen == {"a"}
+        assert made.kv.size(KEY) == 0
+
+
+async def test_a_feed_that_has_died_leaves_nothing_believed(tmp_path: Path) -> None:
+    """The ladder looks after it."""
+    made, clock = router(TELLER), Clock()
+    async with feeding(made, tmp_path, clock) as (kv_log, feed):
+        clock.run(1.0, made, feed)
+        await kv_log.append(KEY, written(KvDelta(16, gpu=blocks(1, 100))))
+        await eventually(lambda: size(made), lambda held: held == 100)
+    clock.run(FROZEN_AFTER_S + 0.5, made, feed)
+    assert (feed.frozen, made.kv.size(KEY)) == ({"a"}, 0)
+
+
+async def test_an_instance_whose_agent_is_silent_is_on_another_rung(tmp_path: Path) -> None:
+    """Its log stops with it, and that is no news."""
+    made, clock = router(TELLER), Clock()
+    async with feeding(made, tmp_path, clock) as (_, feed):
+        ladder = LadderWatch(made, feed)
+        clock.run(1.0, made, feed)
+        for _ in range(11):
+            clock.now += 0.5
+            made.fleet.heard(clock.now)
+            feed.look()
+        assert ladder.seen(clock.now).rungs == {Rung.INSTANCE_STALE}
+        clock.run(FROZEN_AFTER_S, made, feed)
+        assert ladder.seen(clock.now).rungs == frozenset()
