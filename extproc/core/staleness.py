@@ -21,10 +21,10 @@ def doubt_share(age_s: float, stale_after_s: float, period_s: float | None = Non
     from_s = _FROM_SHARE * stale_after_s
     if period_s is not None:
         from_s = min(max(from_s, _PERIODS * period_s), stale_after_s)
-    if age_s <= from_s:
-        return 0.0
     if age_s >= stale_after_s:
         return _MOST
+    if age_s <= from_s:
+        return 0.0
     return min(_MOST, (age_s - from_s) / (stale_after_s - from_s))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from extproc.core.model import Lifecycle, Load
 from extproc.errors import ConfigError, RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer, free_port
+from tests.registry.deployments import cluster_node
 
 README = Path(__file__).parents[2] / "redis" / "README.md"
 LONG_S = 30.0  # never reached by a machine that works
@@ -101,6 +103,26 @@ async def test_a_lost_event_is_noticed_and_the_state_read_again(server: RedisSer
         await registry.publish(instance("b"))
         await until(lambda: ids(fleet) == ["a", "b", "unheard"])
         assert any(change.gap for change in changes)
+
+
+async def test_a_watcher_that_comes_before_the_first_agent_misses_nothing_and_says_so(
+    server: RedisServer, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The count begins with the first event; one that is missed later is told."""
+
+    def told() -> int:
+        return sum("an event was missed" in record.message for record in caplog.records)
+
+    caplog.set_level(logging.INFO, "extproc.registry")
+    fleet = Fleet()
+    async with watching(server, fleet):
+        for name in ("a", "b", "c"):
+            await registry.publish(instance(name))
+        await until(lambda: ids(fleet) == ["a", "b", "c"])
+        assert told() == 0
+        await registry.link.command("INCR", f"{registry.base}:seq")
+        await registry.publish(instance("d"))
+        await until(lambda: told() == 1)
 
 
 async def test_a_flushed_server_is_noticed_as_a_gap(server: RedisServer, registry: Registry) -> None:
@@ -289,11 +311,11 @@ async def test_a_replica_that_refuses_writes_is_told_in_one_line(server: RedisSe
 
 async def test_all_keys_of_a_fleet_lie_in_one_slot_of_a_cluster(kind: str, tmp_path: Path) -> None:
     fleet = Fleet()
-    with RedisServer(kind, tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
+    with cluster_node(kind, tmp_path)[0] as node:
         async with Registry(node.url) as registry, aioredis.Redis.from_url(node.url) as raw:
             with pytest.raises(RegistryError, match=r"CLUSTERDOWN|not served"):
                 await registry.publish(instance("a"))
-            await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")  # type: ignore[no-untyped-call]
+            await raw.execute_command("CLUSTER", "ADDSLOTS", *range(16384))  # type: ignore[no-untyped-call]
             async with asyncio.timeout(LONG_S):
                 while not await published(registry):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
