@@ -64,11 +64,10 @@ class PrefixKeeper:
         await self._each([*(learning - self._written.keys()), *self._written], self._write)
 
     async def _restore(self, key: str) -> None:
-        dumped = await self._memory.read(key)
-        if not dumped or self._router.prefixes.size(key):
-            return
         try:
-            self._router.prefixes.load(key, dumped)
+            dumped = await self._memory.read(key)
+            if dumped and not self._router.prefixes.size(key):
+                self._router.prefixes.load(key, dumped)
         except ValueError as error:  # no whole number of words
             log.warning("prefixes of %s learned before this start are not known: %s", key, error)
 

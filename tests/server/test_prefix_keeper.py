@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.adapters.prefix_memory import PrefixMemory
+from extproc.adapters.prefix_memory import DEFAULT_TTL_S, PrefixMemory
 from extproc.adapters.registry import Registry
 from extproc.core.router import Router
 from extproc.errors import RegistryError
@@ -52,10 +52,34 @@ async def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
             await keeper.write()
             await memory.write("a@1", b"")
             await keeper.write()
-            assert await memory.read("a@1") == b""
+            assert await memory.read("a@1") is None
             made.prefixes.insert("a@1", blocks(2, 1), 1000)
             await keeper.write()
             assert len(await memory.read("a@1") or b"") == 8 * 51
+
+
+async def test_what_several_routers_have_learned_is_known_to_one_that_starts(tmp_path: Path) -> None:
+    """Whoever wrote last; and of one that is gone for long nothing is left but its share of the others' traffic."""
+    now = 1e9
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+
+            def memory() -> PrefixMemory:
+                return PrefixMemory(registry.link, registry.base, clock=lambda: now)
+
+            first, second, third = memory(), memory(), memory()
+            for number, each in enumerate((first, second), start=1):
+                made = fleet()
+                made.prefixes.insert("a@1", blocks(number, 50), 1000)
+                await PrefixKeeper(made, each).write()
+            late = fleet()
+            await PrefixKeeper(late, third).restore()
+            assert late.prefixes.matches(blocks(1, 50)) == late.prefixes.matches(blocks(2, 50)) == {"a@1": 50}
+            now += DEFAULT_TTL_S + 1
+            late.prefixes.insert("a@1", blocks(3, 50), 1000)
+            await PrefixKeeper(late, third).write()
+            writers = await registry.link.command("HGETALL", f"{registry.base}:prefixes:a@1")
+            assert len(writers) == 2
 
 
 async def test_what_cannot_be_read_is_not_believed_and_no_obstacle(tmp_path: Path) -> None:
@@ -90,7 +114,7 @@ async def test_a_slow_redis_does_not_hold_up_the_start_or_the_end(tmp_path: Path
     """When the time is up, what was read is known and the rest is not."""
     async with remembered(tmp_path, 200) as (wire, made, memory):
         wire.delay_s = 0.3
-        keeper = PrefixKeeper(made, memory, budget_s=1.0)
+        keeper = PrefixKeeper(made, memory, budget_s=3.0)
         await keeper.restore()
         assert 0 < len(made.prefixes.matches(HEAD)) < 200
         for member in made.fleet.members():
