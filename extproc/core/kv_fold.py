@@ -8,17 +8,16 @@ held here is always a part of what the engine holds, as long as events come in o
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from extproc.core.kv_delta import KvDelta, KvTier
+from extproc.core.kv_rank import KvRank
 from extproc.core.prefix_chain import chain_seed, extend_chain, prefix_salt
 
 DEFAULT_MAX_BLOCKS = 1 << 20
 DEFAULT_MAX_DELTA_BLOCKS = 1 << 16
-_MAX_EVICTED = 1 << 14  # names of blocks that left, kept for children that come late
 _COPY = tuple(1 << 20 * tier for tier in KvTier)  # one copy in each tier, in the sums of `KvFold._copies`
 _GPU_COPIES = _COPY[KvTier.CPU] - 1
 _NEAR_COPIES = _COPY[KvTier.DISK] - 1
@@ -69,7 +68,7 @@ class KvFold:
         self.unplaced_blocks = 0  # dropped because they could not be named
         self.surplus_blocks = 0  # dropped because there were `max_blocks` already
         self.ignored_events = 0  # of other layer groups
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, KvRank] = {}
         self._group: int | None = None
         self._copies: dict[int, int] = {}  # our hash -> copies in all ranks, a sum of `_COPY`
         self._before: dict[int, int] = {}  # touched since the last `take`: copies then; all blocks if `_cleared`
@@ -86,7 +85,7 @@ class KvFold:
 
     def apply(self, rank: int, events: Iterable[Event]) -> None:
         """Take in what one rank published, in its order."""
-        state = self._ranks.setdefault(rank, _Rank())
+        state = self._ranks.setdefault(rank, KvRank())
         for event in events:
             if isinstance(event, Stored):
                 self._store(state, event)
@@ -98,8 +97,22 @@ class KvFold:
     def clear(self, rank: int) -> None:
         """Forget all blocks of one rank."""
         state = self._ranks.get(rank)
-        if state is None:
-            return
+        if state is not None:
+            self._drop_all(state)
+            state.forget()
+
+    def lose(self, rank: int) -> None:
+        """Events of one rank were lost: any of its blocks may be gone, so none counts as held.
+
+        But their names stay true. And whoever computes a block holds all before it: the next block that is stored
+        behind one that was held proves that this one, and those before it, still are.
+        """
+        state = self._ranks.get(rank)
+        if state is not None:
+            self._drop_all(state)
+            state.lose(self.max_blocks)
+
+    def _drop_all(self, state: KvRank) -> None:
         others = any(held for other in self._ranks.values() if other is not state for held in other.tiers)
         if others:
             for tier, held in zip(KvTier, state.tiers, strict=True):
@@ -109,7 +122,6 @@ class KvFold:
             self._copies.clear()
             self._before.clear()
             self._cleared = True
-        state.forget()
 
     def whole(self) -> KvDelta:
         """All that is held now, as a delta that replaces whatever was known."""
@@ -151,11 +163,15 @@ class KvFold:
             return None
         return KvDelta(self.block_size_tokens, cleared, tuple(gpu), tuple(cpu), tuple(disk), tuple(removed))
 
-    def _store(self, state: _Rank, event: Stored) -> None:
+    def _store(self, state: KvRank, event: Stored) -> None:
         if not event.whole_prefix or not self._is_main_group(event.group):
             self.ignored_events += 1
             return
         names = self._names(state, event)
+        if names and event.tier is KvTier.GPU and event.token_ids:
+            for engine_hash, block in state.proven(event.parent):
+                self._add(state, KvTier.GPU, engine_hash, block)
+            state.follow(event.parent, event.hashes[: len(names)])
         for engine_hash, block in zip(event.hashes, names, strict=False):
             self._add(state, event.tier, engine_hash, block)
         self.unplaced_blocks += len(event.hashes) - len(names)
@@ -166,7 +182,7 @@ class KvFold:
             self._group = group
         return group == self._group
 
-    def _names(self, state: _Rank, event: Stored) -> Sequence[int]:
+    def _names(self, state: KvRank, event: Stored) -> Sequence[int]:
         """Our hashes of the event's leading blocks, as many as can be named."""
         names = self._names_by_tokens(state, event)
         if names or event.adapter is None or event.cache_salt:
@@ -175,7 +191,7 @@ class KvFold:
         known = [state.name(engine_hash) for engine_hash in event.hashes]
         return () if None in known else [block for block in known if block is not None]
 
-    def _names_by_tokens(self, state: _Rank, event: Stored) -> Sequence[int]:
+    def _names_by_tokens(self, state: KvRank, event: Stored) -> Sequence[int]:
         size = event.block_size_tokens
         if not self.block_size_tokens and event.tier is KvTier.GPU:
             self.block_size_tokens = size
@@ -194,7 +210,7 @@ class KvFold:
         except OverflowError:
             return ()  # no token has such a number, and no router can ask for it
 
-    def _add(self, state: _Rank, tier: KvTier, engine_hash: int, block: int) -> None:
+    def _add(self, state: KvRank, tier: KvTier, engine_hash: int, block: int) -> None:
         held = state.tiers[tier]
         if engine_hash in held:
             if held[engine_hash] == block:
@@ -205,11 +221,12 @@ class KvFold:
             self.surplus_blocks += 1
         else:
             held[engine_hash] = block
+            state.lost.pop(engine_hash, None)
             copies = self._copies.get(block, 0)
             self._before.setdefault(block, copies)
             self._copies[block] = copies + _COPY[tier]
 
-    def _remove(self, state: _Rank, event: Removed) -> None:
+    def _remove(self, state: KvRank, event: Removed) -> None:
         if event.group != (self._group or 0):
             self.ignored_events += 1
             return
@@ -226,65 +243,6 @@ class KvFold:
             del self._copies[block]
         else:
             self._copies[block] = copies - _COPY[tier]
-
-
-class _Rank:
-    """One rank's names: engine hash -> our hash for each tier, and of some blocks that left."""
-
-    __slots__ = ("_evicted", "_more_copies", "_tells_each_copy", "tiers")
-
-    def __init__(self) -> None:
-        self._tells_each_copy = False
-        self.forget()
-
-    def forget(self) -> None:
-        self.tiers: tuple[dict[int, int], ...] = ({}, {}, {})
-        # An engine may compute the same block twice at once and then holds each copy for itself.
-        self._more_copies: dict[tuple[KvTier, int], int] = {}
-        # An engine's hash tells its content, so a name stays true when the block is gone. A child may be stored after
-        # its parent left: the request that computes it held a copy of its own.
-        self._evicted: OrderedDict[int, int] = OrderedDict()
-
-    def name(self, engine_hash: int) -> int | None:
-        """Our hash of a block, by the engine's."""
-        for held in (*self.tiers, self._evicted):
-            block = held.get(engine_hash)
-            if block is not None:
-                return block
-        return None
-
-    def add_copy(self, tier: KvTier, engine_hash: int) -> None:
-        """Count one more copy of a block that is held."""
-        self._more_copies[tier, engine_hash] = self._more_copies.get((tier, engine_hash), 0) + 1
-
-    def remove(self, tier: KvTier, engine_hash: int, left: int | None) -> int | None:
-        """Take a copy away, or all but `left`; gives our hash if the tier cannot be said to have one any more."""
-        held = self.tiers[tier]
-        more = self._more_copies.pop((tier, engine_hash), 0)
-        if engine_hash not in held:
-            # Told again, though not stored again: this engine tells the end of each copy. Others tell the last one's
-            # only, so until this is seen the first removal is taken for the last.
-            self._tells_each_copy |= more > 0
-            return None
-        if left is None and more and not self._tells_each_copy:
-            self._remember(tier, engine_hash, more)
-            left = 0
-        elif left is None:
-            left = more
-        if left:
-            self._remember(tier, engine_hash, left - 1)
-            return None
-        block = held.pop(engine_hash)
-        self._evicted[engine_hash] = block
-        if len(self._evicted) > _MAX_EVICTED:
-            self._evicted.popitem(last=False)
-        return block
-
-    def _remember(self, tier: KvTier, engine_hash: int, copies: int) -> None:
-        if copies:
-            if len(self._more_copies) >= _MAX_EVICTED:
-                self._more_copies.clear()  # short of copies, blocks are forgotten early, never late
-            self._more_copies[tier, engine_hash] = copies
 
 
 def _nearest(copies: int) -> KvTier | None:

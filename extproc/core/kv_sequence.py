@@ -69,7 +69,7 @@ class KvSequence:
         else:
             self.gaps += 1
             if frame.seq <= last.seq:
-                self._reset()  # numbers began anew: another engine process
+                self._reset(another=True)  # numbers began anew
                 if frame.seq == 0:
                     self._take(frame)
                     return None
@@ -139,8 +139,11 @@ class KvSequence:
         self._last = frame
         self.heard += 1
 
-    def _reset(self) -> None:
+    def _reset(self, *, another: bool = False) -> None:
         if self._last is not None:
             self.resets += 1
-        self._fold.clear(self._rank)
+        if another:  # engine process: what the old one called its blocks means nothing
+            self._fold.clear(self._rank)
+        else:
+            self._fold.lose(self._rank)
         self._last = None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from extproc.core.kv_fold import KvFold
 from extproc.core.kv_sequence import Frame, KvSequence
-from tests.core.kv_parts import MODEL, Engine, Router, answer, names
+from tests.core.kv_parts import MODEL, Engine, Router, answer, names, stored
 
 PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
 ACTIONS = st.one_of(
@@ -103,6 +103,35 @@ def test_frames_five_to_nine_lost_and_then_ten_without_a_replay_endpoint_drops_t
     assert sequence.live(sent[10]) is None
     assert router.follow(fold) == names((10,))
     assert (sequence.gaps, sequence.resets) == (1, 1)
+
+
+def test_a_system_prompt_that_stays_cached_is_known_again_with_the_next_prompt_behind_it() -> None:
+    """A child is computed where its ancestors are held; of what else was held before the loss nothing is believed."""
+    engine = Engine()
+    fold, router = KvFold(MODEL), Router()
+    sequence = KvSequence(fold, 0, can_replay=False)
+    for path in ((1, 2, 3), (1, 2, 3, 4), (9,)):
+        sequence.live(engine.store(path))
+    engine.store((7,))  # lost
+    sequence.live(engine.store((8,)))
+    assert router.follow(fold) == names((8,))
+    sequence.live(engine.store((1, 2, 3, 5)))
+    assert router.follow(fold) == names((8,), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 5))
+
+
+def test_what_was_evicted_since_a_loss_is_not_revived_by_a_child_that_comes_late() -> None:
+    """The request that computes it held a copy of its own."""
+    engine = Engine()
+    fold, router = KvFold(MODEL), Router()
+    sequence = KvSequence(fold, 0, can_replay=False)
+    for path in ((1,), (1, 2)):
+        sequence.live(engine.store(path))
+    engine.store((7,))  # lost
+    sequence.live(engine.evict(0))  # the leaf (1, 2)
+    child = engine.store((1, 2, 3))
+    late = Frame(child.seq, child.ts, (stored((1, 2, 3), 2),), child.digest)
+    sequence.live(late)
+    assert router.follow(fold) == names((1, 2, 3))
 
 
 def test_a_gap_is_asked_for_from_the_last_frame_on_and_filled() -> None:
