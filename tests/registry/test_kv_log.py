@@ -91,6 +91,7 @@ async def test_a_reader_is_in_step_though_entries_never_cease_to_come(server: Re
             await until(lambda: len(router.held[KEY]) > 10)
     finally:
         writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 async def test_payloads_are_opaque_bytes(server: RedisServer, writer: KvLog) -> None:
