@@ -41,7 +41,7 @@ class Replica:
         if number is None:
             return None
         key = (A, B)[number].key
-        self.ledger.reserve(key, Reservation(request_id, time.monotonic(), 0.1, 100, 50))
+        self.ledger.reserve(key, Reservation(request_id, time.monotonic(), 0.1, 100, 50, 100))
         return key
 
     def end(self, request_id: str) -> None:
