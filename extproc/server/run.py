@@ -20,7 +20,6 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
-from extproc.core.degradation import degradation
 from extproc.core.model import CacheSource
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
@@ -54,11 +53,13 @@ async def serve(settings: ServeSettings) -> None:
     registry = Registry(settings.redis, settings.fleet)
     name = secrets.token_hex(6)
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
-    ladder = LadderWatch(router)
+    fleet_known, kv_known = asyncio.Event(), asyncio.Event()
+    feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
+    ladder = LadderWatch(router, feed)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
     observer = Observer(Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder)))
-    admin = Admin(observer.page, lambda: fleet_view(router, time.monotonic()), observer.recent)
+    admin = Admin(observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent)
     shell = Shell(
         router,
         observer,
@@ -71,8 +72,6 @@ async def serve(settings: ServeSettings) -> None:
     )
     service = Service(shell)
     async with registry:
-        fleet_known, kv_known = asyncio.Event(), asyncio.Event()
-        feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
@@ -190,9 +189,9 @@ def gauges(
     )
 
 
-def fleet_view(router: Router, now: float) -> list[dict[str, Any]]:
+def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:
     """Each instance with what this router knows of it, as plain values for JSON."""
-    view, seen = [], degradation(router.fleet, router.policy.stale_after_s, now)
+    view, seen = [], ladder.seen(now)
     for member in router.fleet.members():
         instance = member.instance
         work = router.ledger.work(instance.key)
