@@ -20,7 +20,7 @@ from extproc.core.step_times import Phase, Sample
 _WITNESSES = 64  # latest requests of an instance whose first tokens are remembered
 _JITTER_S = 0.001  # of measured times
 _QUEUE_DOUBT = 0.3  # standard deviation of a predicted wait for the running batch, as a share of it
-_INTERFERENCE_DOUBT = 0.3  # of the time that others' prompts took from a decode
+_INTERFERENCE_DOUBT = 0.5  # of the time that others' prompts took from a decode
 _UNKNOWN_BATCH_DOUBT = 0.3  # of a step where only the batch at its start is known
 _MIN_STEPS = 8  # fewer decode steps are timed too badly, as engines send some tokens together
 
@@ -96,7 +96,7 @@ def _decode(features: Features, outcome: Outcome, speed: Speed, met: MetLoad | N
         # A step that computes a prompt too pays the fixed cost once, as `Profile.mixed_step_s` has it.
         fixed_s = speed.prefill_s(0, 0)
         taken_s = max(0.0, met.prefill_s - met.prefills * fixed_s) / steps
-        if taken_s > step_s / 2:
+        if taken_s > step_s / 3:
             return None
         doubt += _INTERFERENCE_DOUBT * taken_s / step_s
     table_s = speed.prior.decode_step_s(sequences, context_tokens)

@@ -67,7 +67,7 @@ def test_the_engines_overhead_is_told_from_slowness(load: float) -> None:
         checked += 1
         for batch in ((8, 8e3), (24, 40e3)):
             table_s = kind.profile.decode_step_s(*batch)
-            assert decode.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.06)
+            assert decode.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.1)
         table_s = kind.profile.prefill_s(1500, 0)
         assert prefill.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.15)
     assert checked >= 2
