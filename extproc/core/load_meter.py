@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extproc.core.work import Work
     from extproc.core.model import Instance
+    from extproc.core.work import Work
 
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 
@@ -86,7 +86,10 @@ class LoadMeter:
     _ended: dict[str, MetLoad] = field(default_factory=dict)  # the oldest first
 
     def begin(self, request_id: str, instance: Instance, work: Work, prefill_s: float, now: float) -> None:
-        """Note that a request with so much prompt computation is about to be booked on an instance with this work."""
+        """Note that a request is about to be booked on an instance with this work.
+
+        `prefill_s` is what its prompt takes if nothing else is computed.
+        """
         integrals = self._instances.get(instance.key)
         if integrals is None:
             integrals = self._instances[instance.key] = _Integrals(now)

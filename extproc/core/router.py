@@ -178,7 +178,9 @@ class Router:
             output_tokens=request.expected_output_tokens,
             uncached_tokens=request.prompt_tokens - chosen.cached_tokens,
         )
-        self.meter.begin(request.id, chosen.instance, self.ledger.work(key), reservation.prefill_s, now)
+        speed = self.beliefs.speed(request.model, chosen.instance)
+        alone_s = speed.prefill_s(request.prompt_tokens - chosen.cached_tokens, chosen.cached_tokens)
+        self.meter.begin(request.id, chosen.instance, self.ledger.work(key), alone_s, now)
         self.ledger.reserve(key, reservation)
         self._expect_prefix(request, chosen.instance, now)
 

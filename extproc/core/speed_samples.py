@@ -8,6 +8,7 @@ free, whatever had been predicted.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,9 +18,11 @@ from extproc.core.model import Features, Outcome
 from extproc.core.speed import Speed
 from extproc.core.step_times import Phase, Sample
 
+_STEP_TOKENS = 8192  # of one engine step where the engine does not tell: vLLM's default on GPUs of 80 GB
 _WITNESSES = 64  # latest requests of an instance whose first tokens are remembered
 _JITTER_S = 0.001  # of measured times
-_QUEUE_DOUBT = 0.3  # standard deviation of a predicted wait for the running batch, as a share of it
+_STEP_DOUBT = 0.3  # standard deviation of the wait for the running step, in steps: it is uniform
+_STEP_SLACK = 1.5  # steps that may be predicted as a wait and are no backlog; beliefs of a step have changed since
 _INTERFERENCE_DOUBT = 0.5  # of the time that others' prompts took from a decode
 _UNKNOWN_BATCH_DOUBT = 0.3  # of a step where only the batch at its start is known
 _MIN_STEPS = 8  # fewer decode steps are timed too badly, as engines send some tokens together
@@ -65,14 +68,20 @@ def _prefill(features: Features, outcome: Outcome, speed: Speed, ttft_s: float) 
     cached_tokens = min(cached_tokens, prompt_tokens - 1)
     if outcome.cached_tokens is None and cached_tokens > prompt_tokens / 4:
         return None  # believed, never confirmed, and too much depends on it
-    step_s = features.tpot_s if features.batch_requests else 0.0  # until the running step has ended
-    backlog_s = features.queue_s - step_s
-    table_s = speed.prior.prefill_s(prompt_tokens - cached_tokens, cached_tokens)
-    expected_s = speed.prefill_s(prompt_tokens - cached_tokens, cached_tokens)
-    if backlog_s > 0.05 * expected_s or step_s > expected_s or features.engine_waiting:
+    new_tokens = prompt_tokens - cached_tokens
+    table_s = speed.prior.prefill_s(new_tokens, cached_tokens)
+    expected_s = speed.prefill_s(new_tokens, cached_tokens)
+    step_s = beside_s = 0.0
+    if features.batch_requests:
+        step_s = speed.decode_step_s(features.batch_requests, features.batch_tokens)
+        # The running step has to end, half of one in the mean, and steps with a piece of the prompt decode as well.
+        pieces = math.ceil(new_tokens / _STEP_TOKENS)
+        beside_s = step_s / 2 + pieces * (step_s - speed.decode_step_s(0, 0))
+    backlog_s = features.queue_s - _STEP_SLACK * step_s
+    if backlog_s > 0.05 * expected_s or beside_s > expected_s or features.engine_waiting:
         return None
-    measured_s = ttft_s - step_s
-    doubt_s = _JITTER_S + _QUEUE_DOUBT * step_s
+    measured_s = ttft_s - beside_s
+    doubt_s = _JITTER_S + _STEP_DOUBT * step_s
     if measured_s < doubt_s:
         return None
     estimated = 0.0 if outcome.prompt_tokens else 0.15

@@ -81,18 +81,20 @@ def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> 
 
 
 def test_waiting_for_the_running_batch_is_not_taken_for_a_slow_prefill() -> None:
+    """Half a step until the running one has ended, then a step that decodes for the other as well."""
     made = router(instance())
     made.choose(request("busy"), 0.0, 0.0)
-    before_s = made.beliefs.speed(MODEL, instance()).prefill_s(1000, 0)
+    speed = made.beliefs.speed(MODEL, instance())
+    step_s = speed.decode_step_s(1, 1050)
+    ttft_s = step_s / 2 + step_s - speed.decode_step_s(0, 0) + speed.prefill_s(1000, 0)
     for number in range(40):
         now = 100.0 + 10 * number
         features, address = choose(made, str(number), now=now)
         assert features.queue_s > 0
-        ttft_s = features.ttft_s
         finish(made, features, address, now=now + ttft_s + 1.0, ttft_s=ttft_s, duration_s=ttft_s + 1.0)
     (kind,) = made.beliefs.speeds.kinds().values()
     assert kind.steps[0].samples == 40
-    assert made.beliefs.speed(MODEL, instance()).prefill_s(1000, 0) == pytest.approx(before_s, rel=0.01)
+    assert made.beliefs.speed(MODEL, instance()).prefill_s(1000, 0) == pytest.approx(speed.prefill_s(1000, 0), rel=0.01)
 
 
 @pytest.mark.parametrize(

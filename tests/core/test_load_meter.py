@@ -6,7 +6,7 @@ import pytest
 
 from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.router import Router
-from tests.core.builders import instance, request, router
+from tests.core.builders import MODEL, instance, request, router
 
 
 def send(made: Router, name: str, now: float, **changes: int) -> None:
@@ -37,7 +37,7 @@ def test_prompts_of_others_count_from_when_they_were_sent() -> None:
     made = router(instance())
     send(made, "a", 0.0)
     send(made, "b", 1.0, prompt_tokens=8000)
-    prefill_s = made.ledger.reservation("b").prefill_s
+    prefill_s = made.beliefs.speed(MODEL, instance()).prefill_s(8000, 0)
     assert met(made, "a", 10.0).prefill_s == pytest.approx(prefill_s)
     assert met(made, "b", 11.0).prefill_s == 0.0
 
