@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 
-from extproc.core.beliefs import Speed
-from extproc.core.cached import Belief
+from extproc.core.cached import Cached
+from extproc.core.fleet import Member
 from extproc.core.model import Candidate, Cost, Instance, Request
+from extproc.core.snapshot import Snapshot
+from extproc.core.speed import Speed
+from extproc.core.staleness import doubt_s, doubt_share
 from extproc.core.work import Work, block_size_tokens
 
 # Below this share of its KV blocks an instance is not believed to preempt.
@@ -24,60 +27,81 @@ _FETCH_SHARE = 0.125
 _STEP_TOKENS = 8192
 
 
-def price(request: Request, instance: Instance, work: Work, speed: Speed, belief: Belief, now: float) -> Candidate:
-    """Price a request on an instance that fulfils all constraints."""
-    output_tokens = request.expected_output_tokens
-    requests = work.requests
-    hit = belief.hit
-    uncached_tokens = request.prompt_tokens - hit.tokens
-    context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
-    step_s = speed.decode_step_s(requests + 1, context_tokens)
-    prefill_s = speed.prefill_s(uncached_tokens, hit.tokens)
-    if hit.lower_tokens:
-        prefill_s += _FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
-    if requests:
-        # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
-        prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
-    # While prompts of others are computed, an answer stands still.
-    stretch = 1.0 / (1.0 - work.pace.prefill_share(now))
-    tpot_s = step_s * stretch
-    room_s, room_harm_s = _room(request, instance, work, uncached_tokens, tpot_s)
-    backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
-    queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
-    cost = Cost(
-        queue_s=queue_s,
-        prefill_s=prefill_s,
-        decode_s=output_tokens * tpot_s,
-        pressure_s=_pressure_s(request, instance, work, speed),
-        harm_s=room_harm_s + _harm_s(request, work, prefill_s, backlog_s, step_s, stretch, speed, now),
-    )
-    return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
+class Pricing:
+    """Prices one request on instances that fulfil all constraints."""
+
+    def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
+        self._request = request
+        self._snapshot = snapshot
+        self._now = now
+        self._cached = Cached(request, snapshot, now)
+        self._tail_from_s = snapshot.tail.begins_s
+        self._tail_weight = snapshot.tail.weight
+
+    def of(self, member: Member) -> Candidate:
+        """What the request would cost on an instance."""
+        request, now, instance = self._request, self._now, member.instance
+        work = self._snapshot.ledger.work(instance.key)
+        speed = self._snapshot.beliefs.speed(request.model, instance)
+        belief = self._cached.at(instance)
+        hit, requests = belief.hit, work.requests
+        output_tokens = request.expected_output_tokens
+        uncached_tokens = request.prompt_tokens - hit.tokens
+        context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
+        step_s = speed.decode_step_s(requests + 1, context_tokens)
+        prefill_s = speed.prefill_s(uncached_tokens, hit.tokens)
+        if hit.lower_tokens:
+            prefill_s += _FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
+        if requests:
+            # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
+            prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
+        # While prompts of others are computed, an answer stands still.
+        stretch = 1.0 / (1.0 - work.pace.prefill_share(now))
+        tpot_s = step_s * stretch
+        room_s, room_harm_s = _room(request, instance, work, uncached_tokens, tpot_s)
+        backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
+        queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
+        harm_s = room_harm_s + _stall_s(work, prefill_s, now) + _sharing_s(request, work, speed, stretch)
+        harm_s += _later_s(work, backlog_s, prefill_s, stretch, now)
+        cost = Cost(
+            queue_s=queue_s,
+            prefill_s=prefill_s,
+            decode_s=output_tokens * tpot_s,
+            pressure_s=_pressure_s(request, instance, work, speed),
+            harm_s=harm_s,
+            tail_s=self._tail_weight * max(0.0, queue_s + prefill_s - self._tail_from_s),
+            doubt_s=self._doubt_s(member, prefill_s + output_tokens * tpot_s),
+        )
+        return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
+
+    def _doubt_s(self, member: Member, own_s: float) -> float:
+        age_s = max(0.0, self._snapshot.heard_at_s - member.observed_at_s)
+        return doubt_s(own_s, doubt_share(age_s, self._snapshot.policy.stale_after_s))
 
 
-def _harm_s(
-    request: Request,
-    work: Work,
-    prefill_s: float,
-    backlog_s: float,
-    step_s: float,
-    stretch: float,
-    speed: Speed,
-    now: float,
-) -> float:
-    """Seconds by which others are delayed, summed over them.
+def _stall_s(work: Work, prefill_s: float, now: float) -> float:
+    """Seconds for which the answers in the batch stand still while the prompt is computed, summed over them."""
+    return work.decoding(now) * prefill_s
 
-    Those in the batch stand still while the prompt is computed, and then share their steps with one more: of two
-    answers of unknown length about half of either is produced together. Those that will come before the queue is
-    empty again wait for the prompt: with arrivals at rate r and a share p of the time spent on prompts, r times the
-    busy period, backlog / (1 - p) (M/G/1).
+
+def _sharing_s(request: Request, work: Work, speed: Speed, stretch: float) -> float:
+    """Seconds by which the steps of others take longer with one more answer among them, summed.
+
+    Of two answers of unknown length about half of either is produced together.
     """
     output_tokens = request.expected_output_tokens
     tokens = request.prompt_tokens + output_tokens / 2
     longer_s = speed.decode_step_s(1, tokens) - speed.decode_step_s(0, 0)
-    stall_s = work.decoding(now) * prefill_s
-    sharing_s = work.requests * output_tokens / 2 * longer_s * stretch
-    later_s = work.pace.rps(now) * (backlog_s + prefill_s / 2) * stretch * prefill_s
-    return stall_s + sharing_s + later_s
+    return work.requests * output_tokens / 2 * longer_s * stretch
+
+
+def _later_s(work: Work, backlog_s: float, prefill_s: float, stretch: float, now: float) -> float:
+    """Seconds by which requests will wait longer that come before the queue is empty again, summed over them.
+
+    With arrivals at rate r, and a share p of the time spent on prompts, r times the busy period, backlog / (1 - p)
+    (M/G/1).
+    """
+    return work.pace.rps(now) * (backlog_s + prefill_s / 2) * stretch * prefill_s
 
 
 def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int, tpot_s: float) -> tuple[float, float]:

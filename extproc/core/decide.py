@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from extproc.core.cached import Cached
 from extproc.core.constraints import check, cramped, doubtful
-from extproc.core.cost import price
+from extproc.core.cost import Pricing
 from extproc.core.fleet import Member
 from extproc.core.model import Candidate, Decision, Reason, Rejection, Request
 from extproc.core.snapshot import Policy, Snapshot
@@ -49,15 +48,8 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
 
 def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
     """Candidates of all members, the cheapest first."""
-    cached = Cached(request, snapshot, now)
-    candidates = []
-    for member in members:
-        instance = member.instance
-        speed = snapshot.beliefs.speed(request.model, instance)
-        work = snapshot.ledger.work(instance.key)
-        candidates.append(price(request, instance, work, speed, cached.at(instance), now))
-    candidates.sort(key=lambda candidate: candidate.cost.total_s)
-    return candidates
+    pricing = Pricing(request, snapshot, now)
+    return sorted([pricing.of(member) for member in members], key=lambda candidate: candidate.cost.total_s)
 
 
 def _draw_near_tie(ranked: list[Candidate], policy: Policy, draw: float) -> Candidate:

@@ -255,11 +255,15 @@ class Cost:
     decode_s: float  # producing the expected output in the batch it would join
     pressure_s: float  # expected loss to preemption as KV blocks run out
     harm_s: float  # by which others are delayed, summed over them
+    tail_s: float  # what waiting for longer than nearly all others counts more
+    doubt_s: float  # for what the instance last told is old
 
     @property
     def total_s(self) -> float:
         """The sum that candidates are compared by."""
-        return self.queue_s + self.prefill_s + self.decode_s + self.pressure_s + self.harm_s
+        return (
+            self.queue_s + self.prefill_s + self.decode_s + self.pressure_s + self.harm_s + self.tail_s + self.doubt_s
+        )
 
     @property
     def ttft_s(self) -> float:

@@ -20,6 +20,7 @@ from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speed_records import KindRecord
+from extproc.core.tail import TtftTail
 from extproc.core.work import Reservation, block_size_tokens
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
@@ -39,6 +40,7 @@ class Router:
         self.kv = KvIndex(self.prefixes)
         self.trust = PrefixTrust()
         self.beliefs = Beliefs(speed_priors)
+        self.tail = TtftTail()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
 
     def snapshot(self) -> Snapshot:
@@ -52,6 +54,7 @@ class Router:
             self.kv,
             self.trust,
             self.beliefs,
+            self.tail,
             self.cooldowns,
             self.policy,
         )
@@ -78,6 +81,7 @@ class Router:
         """
         decision = decide(request, self.snapshot(), now, draw, full)
         if decision.chosen is not None:
+            self.tail.add(decision.chosen.cost.ttft_s)
             self.book(request, decision.chosen, now)
         return decision
 

@@ -12,6 +12,7 @@ from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.tail import TtftTail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +47,6 @@ class Snapshot:
     kv: KvIndex  # told by engines, in blocks of their own
     trust: PrefixTrust  # in both
     beliefs: Beliefs
+    tail: TtftTail
     cooldowns: Cooldowns
     policy: Policy

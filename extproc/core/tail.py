@@ -1,0 +1,35 @@
+"""How long the slowest requests wait for their first token, and how much more such seconds count.
+
+The sum of all delays is least if a few long prompts wait for the sake of many short ones. Their owners see the worst of
+it, and so does a p99. So what a request waits beyond what 19 of 20 wait counts `WEIGHT` times more; that concerns few
+requests, and the others are placed by the sum. When the tail is longer than what anybody would call good, the fleet is
+too small: then nothing is won by placing for the tail, and its weight falls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+WEIGHT = 30.0
+_SHARE = 0.05  # of requests that are in the tail
+_GOOD_S = 2.0  # TTFT that is good; with a tail as long as this the weight is half
+_STEP = 0.05  # of each request's word, as a change of the logarithm
+_LEAST_S, _MOST_S = 0.01, 600.0
+
+
+@dataclass(slots=True)
+class TtftTail:
+    """The 95th percentile of predicted TTFT, followed by stochastic approximation (Robbins and Monro) in its log."""
+
+    begins_s: float = 0.5
+
+    @property
+    def weight(self) -> float:
+        """What each second in the tail counts beside the one that it is."""
+        return WEIGHT / (1.0 + (self.begins_s / _GOOD_S) ** 2)
+
+    def add(self, ttft_s: float) -> None:
+        """A request was sent where its first token is expected after so long."""
+        step = _STEP * ((ttft_s > self.begins_s) - _SHARE)
+        self.begins_s = min(_MOST_S, max(_LEAST_S, self.begins_s * math.exp(step)))
