@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from extproc.core.placement import ANYWHERE, Placement
+
 
 class Lifecycle(StrEnum):
     """What an instance is doing with its life; only `READY` takes new requests."""
@@ -34,6 +36,14 @@ class Capability(StrEnum):
     RERANK = "rerank"
     TRANSCRIPTION = "transcription"
     IMAGE_GENERATION = "image_generation"
+
+
+class Role(StrEnum):
+    """Which half of a request an instance takes where prefill and decode stand apart."""
+
+    BOTH = "both"  # whole requests, and with a `kv_domain` either half
+    PREFILL = "prefill"  # computes prompts for others, answers nobody
+    DECODE = "decode"  # answers, with prompts that another one computed
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,7 +100,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loras_active: tuple[str, ...] = ()  # those that requests use now
     max_loras: int | None = None  # adapters in one batch at the most
     gpus: int | None = None
-    interconnect: str = ""  # between its GPUs: nvlink, pcie, ib …
+    interconnect: str = ""  # between the GPUs of one machine: nvlink, pcie …
+    fabric: str = ""  # between its machines, and to others for KV transfer: ib, roce, ethernet …
     pipeline_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: int = 1
@@ -98,6 +109,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     price_per_hour: float | None = None  # of the whole instance, in the operator's currency
     precision: str = ""  # of the weights, such as fp8
     tags: dict[str, str] = {}
+    network_limit_bytes_s: float | None = None  # what its machine's network can carry, both directions together
+    role: Role = Role.BOTH
+    kv_domain: str = ""  # instances of one domain can hand KV blocks to each other; "": to nobody
+    kv_bytes_per_token: int | None = None  # of its KV cache, over all layers and GPUs
+    kv_transfer_bytes_s: float | None = None  # at which it hands KV blocks over, or takes them
     host: Host | None = None  # told by an agent on the same machine
     kv_events: bool = False  # its agent writes down what its engine says that it holds
 
@@ -170,6 +186,7 @@ class Caller:
     priority: int | None = None  # lower is more urgent
     timeout_s: float | None = None  # how long the caller will wait for the whole answer
     request_class: RequestClass | None = None
+    placement: Placement = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +215,8 @@ class Request:
     priority: int = 0  # lower is more urgent
     deadline_s: float | None = None  # on the clock of `now`
     request_class: RequestClass = RequestClass.INTERACTIVE
+    placement: Placement = ANYWHERE  # what its owner demands of where it is computed
+    body_bytes: int = 0  # of the HTTP body, images and all
     chains: Mapping[KvLayout, tuple[int, ...]] = field(default_factory=dict)  # in engines' own blocks, if ids are known
 
     @property
@@ -226,6 +245,13 @@ class Reason(StrEnum):
 
     MODEL_NOT_SERVED = "model_not_served"
     CAPABILITY_MISSING = "capability_missing"
+    PLACEMENT_UNREADABLE = "placement_unreadable"  # a demand that we do not understand: nobody is known to fulfil it
+    ZONE_NOT_ALLOWED = "zone_not_allowed"
+    TAG_MISSING = "tag_missing"
+    HARDWARE_NOT_ALLOWED = "hardware_not_allowed"
+    PRECISION_NOT_ALLOWED = "precision_not_allowed"
+    TOPOLOGY_NOT_ALLOWED = "topology_not_allowed"
+    ROLE_TAKES_HALF = "role_takes_half"  # it takes one half of a request, and no pair could be made
     CONTEXT_TOO_LONG = "context_too_long"
     KV_TOO_SMALL = "kv_too_small"
     NOT_READY = "not_ready"
