@@ -24,13 +24,15 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassWeights:
-    """What each term of the cost is worth to a request, in seconds of a standard request for each second of the term."""
+    """What one second of each term of the cost is worth to a request, in seconds of a standard request."""
 
     ttft: float = 1.0  # its own wait for the first token: queue, prefill, communication, loading
     completion: float = 1.0  # its own wait from there to the last token
     pressure: float = 1.0  # computing that running out of KV blocks is expected to repeat
     harm: float = 1.0  # waiting that it adds to others, counted as standard requests
-    value_per_hour: float | None = None  # what an hour of its waiting is worth, in the operator's currency; None: no end
+    value_per_hour: float | None = (
+        None  # what an hour of its waiting is worth, in the operator's currency; None: no end
+    )
     queue_share: float = 1.0  # share of the operator's limits on running and queued requests that it may fill
     slo: Slo = Slo()
 

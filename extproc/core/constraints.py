@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 
 from extproc.core.fleet import Member
-from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
+from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request, Role
+from extproc.core.placed import misplaced
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.work import Work, block_size_tokens
 
 
-def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | None:
-    """First constraint that an instance fails for a request, None if it may serve it."""
+def check(request: Request, member: Member, snapshot: Snapshot, *, whole: bool = True) -> Rejection | None:
+    """First constraint that an instance fails for a request, None if it may serve it.
+
+    `whole`: it is to serve it alone, and not to be one of a pair.
+    """
     instance = member.instance
     # While a model loads, the engine lists no models yet; the lifecycle below tells more than "not served".
     if request.model not in instance.models and instance.models:
@@ -20,6 +24,11 @@ def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | N
         missing = request.needs.difference(instance.capabilities)
         if missing:
             return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
+    rejection = misplaced(request.placement, instance)
+    if rejection is not None:
+        return rejection
+    if whole and instance.role is not Role.BOTH:
+        return Rejection(instance.id, Reason.ROLE_TAKES_HALF, Role.BOTH.value, instance.role.value)
     rejection = _too_long(request, instance)
     if rejection is not None:
         return rejection

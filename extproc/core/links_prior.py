@@ -14,7 +14,7 @@ from extproc.core.shapes import Shape, shape_of
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP (Megatron-LM, Shoeybi et al. 2019, section 3)
 # Boards without NVLink: where the operator names no link, theirs is PCIe. All others are taken for what was fitted.
-_PCIE_HARDWARE = ("l40s", "l40", "l4", "a10", "t4", "rtx", "h100_pcie", "a100_pcie")
+_PCIE_BOARDS = ("l40s", "l40", "l4", "a10", "a10g", "t4", "rtx")
 
 
 def with_links(profile: Profile, model: str, instance: Instance) -> Profile:
@@ -78,7 +78,8 @@ def _pipeline(shape: Shape, instance: Instance) -> tuple[float, float]:
 def _local(instance: Instance) -> Link | None:
     if instance.interconnect:
         return inside(instance.interconnect)
-    return PCIE if instance.hardware.lower().startswith(_PCIE_HARDWARE) else NVLINK
+    board, _, form = instance.hardware.lower().partition("_")
+    return PCIE if board in _PCIE_BOARDS or form == "pcie" else NVLINK
 
 
 def _wide(instance: Instance) -> Link | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extproc.core.work import Work
     from extproc.core.model import Instance
+    from extproc.core.work import Work
 
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 

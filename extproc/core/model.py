@@ -327,6 +327,7 @@ class Decision:
     chosen: Candidate | None
     alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
     rejected: tuple[Rejection, ...] = ()
+    partner: Candidate | None = None  # computes the prompt for the chosen one, or for an alternative
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -337,7 +338,7 @@ class Decision:
         """The same with another of its candidates chosen, by its place among them."""
         ranked = list(self.candidates)
         chosen = ranked.pop(place)
-        return Decision(chosen, tuple(ranked), self.rejected)
+        return Decision(chosen, tuple(ranked), self.rejected, self.partner)
 
     @property
     def reason(self) -> Reason | None:

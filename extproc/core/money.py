@@ -1,7 +1,7 @@
 """Money as seconds, through the operator's exchange rate: what an hour of waiting is worth to a class of requests.
 
-A request that takes half of an instance at 4 an hour for 9 s costs 0.005; where an hour of waiting is worth 6, that is as
-bad as 3 s of waiting. Without a value of time money counts nothing. Prices and values are in one currency, any.
+A request that takes half of an instance at 4 an hour for 9 s costs 0.005; where an hour of waiting is worth 6, that is
+as bad as 3 s of waiting. Without a value of time money counts nothing. Prices and values are in one currency, any.
 """
 
 from __future__ import annotations

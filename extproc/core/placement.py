@@ -13,6 +13,7 @@ The grammar, in a header that the operator trusts: terms parted by commas, and a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 _LONGEST = 1000  # characters; what is longer is not read
 
@@ -59,14 +60,18 @@ def _with_term(placement: Placement, term: str) -> Placement:
     key, equals, value = (part.strip() for part in term.partition("="))
     lower = key.lower()
     if lower == "single-node" and not equals:
-        return replace(placement, max_nodes=1)
+        return _changed(placement, "max_nodes", 1)
     if lower in _NAMES and (names := _names(value)) and not getattr(placement, _NAMES[lower]):
-        return replace(placement, **{_NAMES[lower]: names})
+        return _changed(placement, _NAMES[lower], names)
     if lower in _COUNTS and value.isdecimal() and 0 < len(value) < 6 and int(value) > 0:
-        return replace(placement, **{_COUNTS[lower]: _stricter(placement, lower, int(value))})
+        return _changed(placement, _COUNTS[lower], _stricter(placement, lower, int(value)))
     if lower.startswith("tag:") and equals and len(key) > len("tag:"):
         return replace(placement, tags=(*placement.tags, (key[len("tag:") :], value)))
     return replace(placement, unreadable=(*placement.unreadable, term))
+
+
+def _changed(placement: Placement, field: str, value: Any) -> Placement:
+    return replace(placement, **{field: value})
 
 
 def _names(value: str) -> tuple[str, ...]:

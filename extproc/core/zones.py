@@ -17,8 +17,8 @@ class Crossing:
 
 AT_HOME = Crossing(rtt_s=0.0)
 
-# Zones of one region are a few milliseconds apart at the most ("single-digit millisecond latency": AWS Global
-# Infrastructure, Regions and Availability Zones); 1 ms is taken where the operator gives no figure. No price is assumed.
+# Zones of one region are a few milliseconds apart at the most ("single-digit millisecond latency": AWS, Regions and
+# Availability Zones); 1 ms is taken where the operator gives no figure. No price is assumed.
 UNLISTED = Crossing(rtt_s=0.001)
 
 
