@@ -43,7 +43,7 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
-_PARTNER_CHARACTERS = 10
+_PARTNER_CHARACTERS = 5
 _MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
 
 # Where engines put their counts: OpenAI's `usage`.
@@ -100,8 +100,8 @@ def _allowed_headers(settings: EnvoySettings) -> str:
     Envoy refuses expressions of more than 100 RE2 instructions, about one a character: of partners the names' beginning
     has to do.
     """
-    partners = (f"{re.escape(name[:_PARTNER_CHARACTERS])}.*" for name in settings.partner_headers)
-    ours = "|".join((re.escape(settings.cluster_header), *partners))
+    partners = "|".join(re.escape(name[:_PARTNER_CHARACTERS]) for name in settings.partner_headers)
+    ours = re.escape(settings.cluster_header) + (f"|(?:{partners}).*" if partners else "")
     return f"{ours}|x-extproc-.*|content-type|content-length|retry-after|x-ratelimit-.*"
 
 
