@@ -127,6 +127,8 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
     common = answer.request_body.response
     common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
     _set_header(common.header_mutation, cluster_header, reply.cluster)
+    for name, value in reply.headers:
+        _set_header(common.header_mutation, name, value)
     namespaces = answer.dynamic_metadata.fields
     endpoints = namespaces[ENDPOINTS_NAMESPACE].struct_value.fields
     endpoints[ENDPOINTS_KEY].string_value = ",".join(reply.endpoints)

@@ -14,7 +14,7 @@ import msgspec
 from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.kv_events import KvEventsSettings
 from extproc.core.events import fault
-from extproc.core.model import Capability, Instance, Lifecycle
+from extproc.core.model import Capability, Instance, Lifecycle, Role
 from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
 
@@ -31,7 +31,9 @@ _COUNTS = (
     "expert_parallel",
     "nodes",
     "max_num_seqs",
+    "kv_bytes_per_token",
 )
+_RATES = ("network_limit_bytes_s", "kv_transfer_bytes_s")
 
 
 class KvEvents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +58,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     storage: str = ""  # label of where its weights are loaded from: nvme, s3 …
     gpus: int | None = None
     interconnect: str = ""
+    fabric: str = ""
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int | None = None  # what the engine tells if left out
@@ -65,6 +68,11 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     zone: str = ""
     price_per_hour: float | None = None
     tags: dict[str, str] = {}
+    network_limit_bytes_s: float | None = None
+    role: Role = Role.BOTH
+    kv_domain: str = ""
+    kv_bytes_per_token: int | None = None
+    kv_transfer_bytes_s: float | None = None
     max_num_seqs: int | None = None  # told by the engine, or learned, if left out
     capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
     kv_events: KvEvents | None = None
@@ -165,6 +173,12 @@ def _fault_in_numbers(backend: Backend) -> str:
         value = getattr(backend, name)
         if value is not None and value < 1:
             return f"{name} must be at least 1, not {value}"
+    for name in _RATES:
+        value = getattr(backend, name)
+        if value is not None and not 0 < value < math.inf:
+            return f"{name} must be more than 0, not {value}"
+    if backend.role is not Role.BOTH and not backend.kv_domain:
+        return f"role {backend.role} needs a kv_domain: the name of those that it hands KV blocks to, or takes from"
     price = backend.price_per_hour
     if price is not None and not 0 <= price < math.inf:
         return f"price_per_hour must be 0 or more, not {price}"

@@ -1,4 +1,4 @@
-"""What a request's headers say of its caller: tenant, session, priority, time limit, class."""
+"""What a request's headers say of its caller: tenant, session, priority, time limit, class, demands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from extproc.core.model import Caller, RequestClass
+from extproc.core.placement import parse_placement
 
 _NOBODY = Caller()
 _LONGEST = 200  # characters of a name that a client chooses
@@ -26,6 +27,7 @@ class Trust:
     priority_header: str = ""
     timeout_header: str = ""  # seconds, or milliseconds with "ms" behind the number
     class_header: str = ""  # interactive, long_context or batch
+    placement_header: str = ""  # where it must be computed, in the grammar of `core.placement`
     body_priority: bool = False  # the body's own `priority` field
     headers: frozenset[str] = field(init=False)  # names of all headers that are looked at
 
@@ -37,12 +39,16 @@ class Trust:
             self.priority_header,
             self.timeout_header,
             self.class_header,
+            self.placement_header,
         }
         object.__setattr__(self, "headers", frozenset(names - {""}))
 
 
 def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
-    """Caller of a request. A header that is missing or cannot be read says nothing; it is no error."""
+    """Caller of a request. A header that is missing or cannot be read says nothing; it is no error.
+
+    Except for demands on the place: one that cannot be read is a demand that nobody is known to fulfil.
+    """
     if trust.headers.isdisjoint(headers):
         return _NOBODY
     return Caller(
@@ -51,6 +57,7 @@ def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
         priority=_whole(headers.get(trust.priority_header, "")),
         timeout_s=_seconds(headers.get(trust.timeout_header, "")),
         request_class=_class(headers.get(trust.class_header, "")),
+        placement=parse_placement(headers.get(trust.placement_header, "")),
     )
 
 

@@ -28,6 +28,13 @@ class Refusal:
     retry_after_s: int | None = None
 
 
+_PLACEMENT = (
+    Reason.ZONE_NOT_ALLOWED,
+    Reason.TAG_MISSING,
+    Reason.HARDWARE_NOT_ALLOWED,
+    Reason.PRECISION_NOT_ALLOWED,
+    Reason.TOPOLOGY_NOT_ALLOWED,
+)
 _PROMPT_FIELDS = {
     "chat": "messages",
     "completions": "prompt",
@@ -72,6 +79,12 @@ def unroutable(request: Request, decision: Decision, dialect: Dialect = Dialect.
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
     if reason is Reason.CAPABILITY_MISSING:
         message = f"The model '{model}' does not support what the request asks for ({_missing(decision)})."
+        return refusal(400, str(reason), message, dialect)
+    if reason is Reason.PLACEMENT_UNREADABLE:
+        terms = ", ".join(request.placement.unreadable)
+        return refusal(400, str(reason), f"The demands on where to compute are not understood: {terms}", dialect)
+    if reason in _PLACEMENT:
+        message = f"No instance of the model '{model}' is where or what the request demands ({reason})."
         return refusal(400, str(reason), message, dialect)
     if reason in (Reason.CONTEXT_TOO_LONG, Reason.KV_TOO_SMALL):
         message = "The prompt is longer than the context of every instance that serves this model."

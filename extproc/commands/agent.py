@@ -20,6 +20,7 @@ from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSetti
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.events import DEFAULT_TTL_S
+from extproc.core.model import Role
 from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
 
@@ -78,7 +79,8 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     )
     add("--hardware", f"GPU type as in the profile table: {', '.join(KNOWN_HARDWARE)}", metavar="GPU")
     add("--gpus", "GPUs in all", type=int, metavar="N")
-    add("--interconnect", "between its GPUs: nvlink, pcie, ib …", metavar="NAME")
+    add("--interconnect", "between the GPUs of one machine: nvlink, pcie …", metavar="NAME")
+    add("--fabric", "between its machines, and for KV transfer: ib, roce, ethernet …", metavar="NAME")
     add("--tensor-parallel", "GPUs that share a layer", type=int, metavar="N")
     add("--pipeline-parallel", "stages", type=int, metavar="N")
     add("--data-parallel", "replicas behind the URL (default: what the engine tells)", type=int, metavar="N")
@@ -87,6 +89,11 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--precision", "of the weights (default: what the engine tells)", metavar="NAME")
     add("--zone", "zone it runs in")
     add("--price-per-hour", "of the whole instance, in your currency", type=float, metavar="X")
+    add("--network-limit-bytes-s", "what its machine's network can carry, both directions", type=float, metavar="B/S")
+    add("--role", "half of a request that it takes (default: both)", type=Role, choices=tuple(Role))
+    add("--kv-domain", "name that instances share which can hand KV blocks to each other", metavar="NAME")
+    add("--kv-bytes-per-token", "of its KV cache, over all layers and GPUs", type=int, metavar="BYTES")
+    add("--kv-transfer-bytes-s", "rate of handing KV blocks over (default: the fabric's)", type=float, metavar="B/S")
     add("--tag", "a label of your own; may be repeated", action="append", metavar="KEY=VALUE", dest="tags")
     add("--max-num-seqs", "the engine's own batch limit (default: told or learned)", type=int, metavar="N")
     add("--model", "model that it loads, to expect its start's end while it lists none", metavar="NAME")

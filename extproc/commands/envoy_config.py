@@ -8,6 +8,7 @@ import sys
 
 from extproc.config import environment, header_name, host_port
 from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.core.hand_over import HandOver
 from extproc.errors import ConfigError
 
 HELP = "print a complete Envoy bootstrap, or just the fragments for an existing mesh"
@@ -59,6 +60,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         default=environment("CLUSTER_HEADER", "x-upstream-cluster"),
         metavar="NAME",
         help="header that carries the decision (default: %(default)s)",
+    )
+    add(
+        "--hand-over",
+        choices=tuple(HandOver),
+        default=HandOver.NONE,
+        help="serving stack whose headers name the partner of a prefill/decode pair (default: %(default)s)",
     )
     add(
         "--fail-closed",
@@ -133,6 +140,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         admin=None if args.admin == "off" else host_port(args.admin),
         shape=Shape(args.shape),
         cluster_header=header_name(args.cluster_header),
+        hand_over=HandOver(args.hand_over),
         fail_closed=args.fail_closed,
         message_timeout_s=args.message_timeout_s,
         request_timeout_s=args.request_timeout_s,

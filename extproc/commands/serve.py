@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from extproc.api.caller import Trust
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
+from extproc.core.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
+from extproc.policy_file import OperatorPolicy, load_policy
 from extproc.stream.exchange import Rules
 
 HELP = "run the ext_proc and access-log service"
@@ -90,6 +93,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="speeds to begin with, as `extproc fleet --profiles --json` shows them (default: the built-in table)",
     )
+    parser.add_argument(
+        "--policy-file",
+        type=Path,
+        metavar="FILE.yaml",
+        help="zones and what crossing them takes, classes and what waiting is worth to them (default: one zone)",
+    )
+    parser.add_argument(
+        "--zone",
+        default=environment("ZONE", ""),
+        metavar="ZONE",
+        help="zone of this router and its Envoy (default: own_zone of the policy file)",
+    )
+    parser.add_argument(
+        "--hand-over",
+        choices=tuple(HandOver),
+        default=HandOver.NONE,
+        help="serving stack whose headers name the partner of a prefill/decode pair (default: %(default)s: no pairs)",
+    )
     _add_counting(parser, settings)
     add_redis_arguments(parser)
     _add_trust(parser)
@@ -130,6 +151,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         ("priority", "holds the priority, a whole number, lower is more urgent"),
         ("timeout", "holds the seconds (or 250ms) that the caller waits"),
         ("class", "is interactive, long_context or batch"),
+        ("placement", "demands where to compute, such as zone=eu-*, precision=bf16, single-node"),
     ):
         group.add_argument(
             f"--{name}-header",
@@ -160,6 +182,7 @@ def rules(args: argparse.Namespace) -> Rules:
         priority_header=optional(args.priority_header),
         timeout_header=optional(args.timeout_header),
         class_header=optional(args.class_header),
+        placement_header=optional(args.placement_header),
         body_priority=args.trust_body_priority,
     )
     if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
@@ -191,6 +214,7 @@ def run(args: argparse.Namespace) -> int:
     from extproc.server.run import serve
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    operator = OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
     settings = ServeSettings(
         listen=host_port(args.listen),
         pages=host_port(args.metrics_listen),
@@ -208,6 +232,9 @@ def run(args: argparse.Namespace) -> int:
             max_queued=args.max_queued,
             max_prefix_entries=args.max_prefix_entries,
             tenants_share_prefixes=args.tenants_share_prefixes,
+            classes=operator.classes,
+            zones=replace(operator.zones, own=args.zone or operator.zones.own),
+            hand_over=HandOver(args.hand_over),
         ),
     )
     uvloop.run(serve(settings))

@@ -43,6 +43,7 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
+_PARTNER_CHARACTERS = 5
 _MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
 
 # Where engines put their counts: OpenAI's `usage`.
@@ -88,13 +89,20 @@ def ext_proc(settings: EnvoySettings) -> ExternalProcessor:
         request_attributes=["request.id", "source.address"],
         response_attributes=["upstream.address", "upstream.request_attempt_count", "response.code"],
         mutation_rules=HeaderMutationRules(
-            disallow_all=True,
-            allow_expression=RegexMatcher(
-                regex=f"{re.escape(settings.cluster_header)}|x-extproc-.*|content-type|content-length|"
-                "retry-after|x-ratelimit-.*"
-            ),
+            disallow_all=True, allow_expression=RegexMatcher(regex=_allowed_headers(settings))
         ),
     )
+
+
+def _allowed_headers(settings: EnvoySettings) -> str:
+    """Expression of the headers that the service may set.
+
+    Envoy refuses expressions of more than 100 RE2 instructions, about one a character: of partners the names' beginning
+    has to do.
+    """
+    partners = "|".join(re.escape(name[:_PARTNER_CHARACTERS]) for name in settings.partner_headers)
+    ours = re.escape(settings.cluster_header) + (f"|(?:{partners}).*" if partners else "")
+    return f"{ours}|x-extproc-.*|content-type|content-length|retry-after|x-ratelimit-.*"
 
 
 def grpc_service(*, retry: bool = False) -> GrpcService:

@@ -75,7 +75,7 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
             initial_stream_window_size=min(_HTTP2_WINDOW_BYTES, settings.body_limit_bytes)
         ),
         upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
-        early_header_mutation_extensions=[_strip(settings.cluster_header)],
+        early_header_mutation_extensions=[_strip(settings)],
         access_log=[AccessLog(name="envoy.access_loggers.http_grpc", typed_config=AnyMessage.pack(_access_log()))],
         local_reply_config=local_replies(settings),
         route_config=route_configuration(settings),
@@ -83,11 +83,12 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
     )
 
 
-def _strip(cluster_header: str) -> TypedExtensionConfig:
+def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
     """Take away the headers that only we may set, before the route is chosen; in a filter it would be too late."""
     ours = HeaderMutationRemoveOnMatch(key_matcher=StringMatcher(prefix="x-extproc-", ignore_case=True))
     mutations = [
-        OneMutation(remove=cluster_header),
+        OneMutation(remove=settings.cluster_header),
+        *(OneMutation(remove=name) for name in settings.partner_headers),
         OneMutation(remove="x-gateway-destination-endpoint"),
         OneMutation(remove_on_match=ours),
     ]

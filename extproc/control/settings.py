@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from extproc.core.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
 
 HostPort = tuple[str, int]
@@ -46,6 +47,7 @@ class EnvoySettings:
     admin: HostPort | None = ("127.0.0.1", 9901)
     shape: Shape = Shape.POOL
     cluster_header: str = "x-upstream-cluster"
+    hand_over: HandOver = HandOver.NONE  # whose headers tell the two instances of a pair of each other
     fail_closed: bool = False  # refuse what needs a decision and got none, instead of balancing it
     message_timeout_s: float = 0.25  # what a decision may take before Envoy goes on without it
     request_timeout_s: float = 60.0  # for a client to send its whole request
@@ -98,6 +100,11 @@ class EnvoySettings:
         """Upstreams by their pool, in the order given."""
         names = dict.fromkeys(upstream.cluster for upstream in self.upstreams)
         return {name: tuple(each for each in self.upstreams if each.cluster == name) for name in names}
+
+    @property
+    def partner_headers(self) -> tuple[str, ...]:
+        """Headers beside the cluster's that decisions set and clients must not."""
+        return HEADERS[self.hand_over]
 
     @property
     def default_pool(self) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 
+from extproc.core.classes import limit_for, weights_for
 from extproc.core.fleet import Member
-from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request
+from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request, Role
+from extproc.core.placed import misplaced
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.work import Work, block_size_tokens
 
 
-def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | None:
-    """First constraint that an instance fails for a request, None if it may serve it."""
+def check(request: Request, member: Member, snapshot: Snapshot, *, whole: bool = True) -> Rejection | None:
+    """First constraint that an instance fails for a request, None if it may serve it.
+
+    `whole`: it is to serve it alone, and not to be one of a pair.
+    """
     instance = member.instance
     # While a model loads, the engine lists no models yet; the lifecycle below tells more than "not served".
     if request.model not in instance.models and instance.models:
@@ -20,12 +25,17 @@ def check(request: Request, member: Member, snapshot: Snapshot) -> Rejection | N
         missing = request.needs.difference(instance.capabilities)
         if missing:
             return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
+    rejection = misplaced(request.placement, instance)
+    if rejection is not None:
+        return rejection
+    if whole and instance.role is not Role.BOTH:
+        return Rejection(instance.id, Reason.ROLE_TAKES_HALF, Role.BOTH.value, instance.role.value)
     rejection = _too_long(request, instance)
     if rejection is not None:
         return rejection
     if instance.lifecycle is not Lifecycle.READY:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
-    return _too_busy(instance, snapshot.ledger.work(instance.key), snapshot.policy)
+    return _too_busy(request, instance, snapshot.ledger.work(instance.key), snapshot.policy)
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
@@ -66,12 +76,17 @@ def _too_long(request: Request, instance: Instance) -> Rejection | None:
     return None
 
 
-def _too_busy(instance: Instance, work: Work, policy: Policy) -> Rejection | None:
-    """Whether the operator's limits on running and queued requests are reached."""
-    if policy.max_in_flight is not None and work.requests >= policy.max_in_flight:
-        return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, policy.max_in_flight)
-    if policy.max_queued is not None and instance.max_num_seqs is not None:
+def _too_busy(request: Request, instance: Instance, work: Work, policy: Policy) -> Rejection | None:
+    """Whether the operator's limits on running and queued requests are reached, as far as its class may fill them."""
+    if policy.max_in_flight is None and policy.max_queued is None:
+        return None
+    weights = weights_for(request, policy.classes)
+    limit = limit_for(weights, policy.max_in_flight)
+    if limit is not None and work.requests >= limit:
+        return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, limit)
+    limit = limit_for(weights, policy.max_queued)
+    if limit is not None and instance.max_num_seqs is not None:
         queued = work.requests + 1 - instance.max_num_seqs
-        if queued > policy.max_queued:
-            return Rejection(instance.id, Reason.QUEUE_TOO_LONG, queued, policy.max_queued)
+        if queued > limit:
+            return Rejection(instance.id, Reason.QUEUE_TOO_LONG, queued, limit)
     return None

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import math
 
-from extproc.core.cached import Cached
+from extproc.core.cached import Belief
+from extproc.core.classes import weights_for
+from extproc.core.communication import communication_s, crossing_money
 from extproc.core.fleet import Member
+from extproc.core.host_pressure import host_s
 from extproc.core.model import Candidate, Cost, Instance, Request
+from extproc.core.money import compute_money, instance_s, money_s, typical_price
 from extproc.core.snapshot import Snapshot
 from extproc.core.speed import Speed
 from extproc.core.staleness import doubt_s, doubt_share
@@ -34,18 +38,20 @@ class Pricing:
         self._request = request
         self._snapshot = snapshot
         self._now = now
-        self._cached = Cached(request, snapshot, now)
+        self._weights = weights_for(request, snapshot.policy.classes)
+        self._typical_price = None
+        if self._weights.value_per_hour:
+            self._typical_price = typical_price([member.instance for member in snapshot.members])
         self._tail_from_s = snapshot.tail.begins_s
         self._tail_weight = snapshot.tail.weight
+        self._output_tokens = request.expected_output_tokens
 
-    def of(self, member: Member) -> Candidate:
-        """What the request would cost on an instance."""
+    def at(self, member: Member, belief: Belief) -> Candidate:
+        """What the request would cost on an instance that is believed to hold so much of its prompt."""
         request, now, instance = self._request, self._now, member.instance
         work = self._snapshot.ledger.work(instance.key)
         speed = self._snapshot.beliefs.speed(request.model, instance)
-        belief = self._cached.at(instance)
-        hit, requests = belief.hit, work.requests
-        output_tokens = request.expected_output_tokens
+        hit, requests, output_tokens = belief.hit, work.requests, self._output_tokens
         uncached_tokens = request.prompt_tokens - hit.tokens
         context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
         step_s = speed.decode_step_s(requests + 1, context_tokens)
@@ -61,27 +67,71 @@ class Pricing:
         room_s, room_harm_s = _room(request, instance, work, uncached_tokens, tpot_s)
         backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
         queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
-        harm_s = room_harm_s + _stall_s(work, prefill_s, now) + _sharing_s(request, work, speed, stretch)
+        harm_s = room_harm_s
+        if requests:
+            harm_s += work.decoding(now) * prefill_s + _sharing_s(request, work, speed, stretch)
         harm_s += _later_s(work, backlog_s, prefill_s, stretch, now)
-        cost = Cost(
+        reach_s = communication_s(request, instance, self._snapshot.policy.zones) + host_s(request, instance.host)
+        decode_s = output_tokens * tpot_s
+        cost = self._sum(
             queue_s=queue_s,
             prefill_s=prefill_s,
-            decode_s=output_tokens * tpot_s,
+            decode_s=decode_s,
+            communication_s=reach_s,
             pressure_s=_pressure_s(request, instance, work, speed),
             harm_s=harm_s,
-            tail_s=self._tail_weight * max(0.0, queue_s + prefill_s - self._tail_from_s),
-            doubt_s=self._doubt_s(member, prefill_s + output_tokens * tpot_s),
+            doubt_s=self._doubt_s(member, prefill_s + decode_s),
+            money_s=self._money_s(instance, prefill_s, decode_s, requests + 1),
         )
         return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
 
+    def _sum(
+        self,
+        *,
+        queue_s: float,
+        prefill_s: float,
+        decode_s: float,
+        communication_s: float,
+        pressure_s: float,
+        harm_s: float,
+        doubt_s: float,
+        money_s: float,
+    ) -> Cost:
+        ttft_s = queue_s + prefill_s + communication_s
+        tail_s = self._tail_weight * max(0.0, ttft_s - self._tail_from_s)
+        total_s = self._weights.weigh(
+            ttft_s=ttft_s + tail_s,
+            completion_s=decode_s + doubt_s,
+            pressure_s=pressure_s,
+            harm_s=harm_s,
+            money_s=money_s,
+        )
+        return Cost(
+            queue_s=queue_s,
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            communication_s=communication_s,
+            pressure_s=pressure_s,
+            harm_s=harm_s,
+            tail_s=tail_s,
+            doubt_s=doubt_s,
+            money_s=money_s,
+            total_s=total_s,
+        )
+
     def _doubt_s(self, member: Member, own_s: float) -> float:
-        age_s = max(0.0, self._snapshot.heard_at_s - member.observed_at_s)
-        return doubt_s(own_s, doubt_share(age_s, self._snapshot.policy.stale_after_s))
+        age_s = self._snapshot.heard_at_s - member.observed_at_s
+        share = doubt_share(max(0.0, age_s), self._snapshot.policy.stale_after_s)
+        return doubt_s(own_s, share) if share else 0.0
 
-
-def _stall_s(work: Work, prefill_s: float, now: float) -> float:
-    """Seconds for which the answers in the batch stand still while the prompt is computed, summed over them."""
-    return work.decoding(now) * prefill_s
+    def _money_s(self, instance: Instance, prefill_s: float, decode_s: float, sequences: int) -> float:
+        value_per_hour = self._weights.value_per_hour
+        if not value_per_hour:
+            return 0.0
+        price = self._typical_price if instance.price_per_hour is None else instance.price_per_hour
+        money = compute_money(price, instance_s(prefill_s, decode_s, sequences))
+        money += crossing_money(self._request, instance, self._snapshot.policy.zones)
+        return money_s(money, value_per_hour)
 
 
 def _sharing_s(request: Request, work: Work, speed: Speed, stretch: float) -> float:

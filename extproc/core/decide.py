@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from extproc.core.cached import Cached
 from extproc.core.constraints import check, cramped, doubtful
 from extproc.core.cost import Pricing
 from extproc.core.fleet import Member
@@ -48,8 +49,11 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
 
 def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
     """Candidates of all members, the cheapest first."""
-    pricing = Pricing(request, snapshot, now)
-    return sorted([pricing.of(member) for member in members], key=lambda candidate: candidate.cost.total_s)
+    pricing, cached = Pricing(request, snapshot, now), Cached(request, snapshot, now)
+    return sorted(
+        [pricing.at(member, cached.at(member.instance)) for member in members],
+        key=lambda candidate: candidate.cost.total_s,
+    )
 
 
 def _draw_near_tie(ranked: list[Candidate], policy: Policy, draw: float) -> Candidate:

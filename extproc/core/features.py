@@ -18,7 +18,14 @@ _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 
 
 def request_of(
-    prompt: Prompt, caller: Caller, request_id: str, beliefs: Beliefs, now: float, *, share_prefixes: bool = False
+    prompt: Prompt,
+    caller: Caller,
+    request_id: str,
+    beliefs: Beliefs,
+    now: float,
+    *,
+    share_prefixes: bool = False,
+    body_bytes: int = 0,
 ) -> Request:
     """Features of one request; the tokens of its text are an estimate, those that came as ids are counted.
 
@@ -51,6 +58,8 @@ def request_of(
         priority=caller.priority if caller.priority is not None else prompt.priority or 0,
         deadline_s=None if caller.timeout_s is None else now + caller.timeout_s,
         request_class=caller.request_class or _class_of(prompt, prompt_tokens),
+        placement=caller.placement,
+        body_bytes=body_bytes,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from extproc.core.placement import ANYWHERE, Placement
+
 
 class Lifecycle(StrEnum):
     """What an instance is doing with its life; only `READY` takes new requests."""
@@ -34,6 +36,14 @@ class Capability(StrEnum):
     RERANK = "rerank"
     TRANSCRIPTION = "transcription"
     IMAGE_GENERATION = "image_generation"
+
+
+class Role(StrEnum):
+    """Which half of a request an instance takes where prefill and decode stand apart."""
+
+    BOTH = "both"  # whole requests, and with a `kv_domain` either half
+    PREFILL = "prefill"  # computes prompts for others, answers nobody
+    DECODE = "decode"  # answers, with prompts that another one computed
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,7 +100,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loras_active: tuple[str, ...] = ()  # those that requests use now
     max_loras: int | None = None  # adapters in one batch at the most
     gpus: int | None = None
-    interconnect: str = ""  # between its GPUs: nvlink, pcie, ib …
+    interconnect: str = ""  # between the GPUs of one machine: nvlink, pcie …
+    fabric: str = ""  # between its machines, and to others for KV transfer: ib, roce, ethernet …
     pipeline_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: int = 1
@@ -98,6 +109,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     price_per_hour: float | None = None  # of the whole instance, in the operator's currency
     precision: str = ""  # of the weights, such as fp8
     tags: dict[str, str] = {}
+    network_limit_bytes_s: float | None = None  # what its machine's network can carry, both directions together
+    role: Role = Role.BOTH
+    kv_domain: str = ""  # instances of one domain can hand KV blocks to each other; "": to nobody
+    kv_bytes_per_token: int | None = None  # of its KV cache, over all layers and GPUs
+    kv_transfer_bytes_s: float | None = None  # at which it hands KV blocks over, or takes them
     host: Host | None = None  # told by an agent on the same machine
     kv_events: bool = False  # its agent writes down what its engine says that it holds
 
@@ -170,6 +186,7 @@ class Caller:
     priority: int | None = None  # lower is more urgent
     timeout_s: float | None = None  # how long the caller will wait for the whole answer
     request_class: RequestClass | None = None
+    placement: Placement = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +215,8 @@ class Request:
     priority: int = 0  # lower is more urgent
     deadline_s: float | None = None  # on the clock of `now`
     request_class: RequestClass = RequestClass.INTERACTIVE
+    placement: Placement = ANYWHERE  # what its owner demands of where it is computed
+    body_bytes: int = 0  # of the HTTP body, images and all
     chains: Mapping[KvLayout, tuple[int, ...]] = field(default_factory=dict)  # in engines' own blocks, if ids are known
 
     @property
@@ -226,6 +245,13 @@ class Reason(StrEnum):
 
     MODEL_NOT_SERVED = "model_not_served"
     CAPABILITY_MISSING = "capability_missing"
+    PLACEMENT_UNREADABLE = "placement_unreadable"  # a demand that we do not understand: nobody is known to fulfil it
+    ZONE_NOT_ALLOWED = "zone_not_allowed"
+    TAG_MISSING = "tag_missing"
+    HARDWARE_NOT_ALLOWED = "hardware_not_allowed"
+    PRECISION_NOT_ALLOWED = "precision_not_allowed"
+    TOPOLOGY_NOT_ALLOWED = "topology_not_allowed"
+    ROLE_TAKES_HALF = "role_takes_half"  # it takes one half of a request, and no pair could be made
     CONTEXT_TOO_LONG = "context_too_long"
     KV_TOO_SMALL = "kv_too_small"
     NOT_READY = "not_ready"
@@ -246,29 +272,29 @@ class Rejection:
     has: str | float | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds that a request costs on one instance, term by term."""
+    """Seconds that a request costs on one instance, term by term, and what they are worth together."""
 
     queue_s: float  # work that is ahead of the request
     prefill_s: float  # computing the prompt tokens that the instance does not hold
     decode_s: float  # producing the expected output in the batch it would join
-    pressure_s: float  # expected loss to preemption as KV blocks run out
-    harm_s: float  # by which others are delayed, summed over them
-    tail_s: float  # what waiting for longer than nearly all others counts more
-    doubt_s: float  # for what the instance last told is old
-
-    @property
-    def total_s(self) -> float:
-        """The sum that candidates are compared by."""
-        return (
-            self.queue_s + self.prefill_s + self.decode_s + self.pressure_s + self.harm_s + self.tail_s + self.doubt_s
-        )
+    communication_s: float = 0.0  # reaching the instance, and waiting for its host's CPU and memory
+    pressure_s: float = 0.0  # expected loss to preemption as KV blocks run out
+    harm_s: float = 0.0  # by which others are delayed, summed over them
+    tail_s: float = 0.0  # what waiting for longer than nearly all others counts more
+    doubt_s: float = 0.0  # for what the instance last told is old
+    money_s: float = 0.0  # waiting that would be worth what the request costs there
+    total_s: float  # all of them as the class of the request weighs them: what instances are compared by
 
     @property
     def ttft_s(self) -> float:
         """Predicted time to the first token."""
-        return self.queue_s + self.prefill_s
+        return self.queue_s + self.prefill_s + self.communication_s
+
+    def plus(self, other: Cost) -> Cost:
+        """The sum of two costs, term by term."""
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.__dataclass_fields__})
 
 
 class CacheSource(StrEnum):
@@ -305,6 +331,7 @@ class Decision:
     chosen: Candidate | None
     alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
     rejected: tuple[Rejection, ...] = ()
+    partner: Candidate | None = None  # computes the prompt for the chosen one, or for an alternative
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -315,7 +342,7 @@ class Decision:
         """The same with another of its candidates chosen, by its place among them."""
         ranked = list(self.candidates)
         chosen = ranked.pop(place)
-        return Decision(chosen, tuple(ranked), self.rejected)
+        return Decision(chosen, tuple(ranked), self.rejected, self.partner)
 
     @property
     def reason(self) -> Reason | None:

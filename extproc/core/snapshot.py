@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extproc.core.beliefs import Beliefs
+from extproc.core.classes import ClassPolicy
 from extproc.core.cooldown import Cooldowns
 from extproc.core.fleet import Member
+from extproc.core.hand_over import HandOver
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.tail import TtftTail
+from extproc.core.zones import Zones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,9 @@ class Policy:
     alternatives: int = 2  # next best instances named for Envoy's retries
     cooldown_base_s: float = 1.0
     cooldown_limit_s: float = 60.0
+    classes: ClassPolicy = field(default_factory=ClassPolicy)
+    zones: Zones = field(default_factory=Zones)
+    hand_over: HandOver = HandOver.NONE  # how the two instances of a pair are told of each other
 
     def may_share_prefix(self, tenant: str) -> bool:
         """Whether a tenant's prompts may be looked up in what engines hold, whoever sent it there."""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from extproc.core.kind import Kind, common_speed, own_speed
+from extproc.core.links_prior import with_links
 from extproc.core.load_meter import MetLoad
 from extproc.core.model import Instance, Outcome
 from extproc.core.profile import Profile, profile_for
@@ -18,7 +19,7 @@ MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little
 _MATERIAL = 0.005  # a prediction that moves by less is not worth making every instance's speed anew
 
-_Place = tuple[str, str, str, str, int, int, str]
+_Place = tuple[str, str, str, str, int, int, str, str, str, int]
 
 
 class Speeds:
@@ -169,13 +170,17 @@ def _place(model: str, instance: Instance) -> _Place:
         instance.tensor_parallel,
         instance.pipeline_parallel,
         instance.precision,
+        instance.interconnect,
+        instance.fabric,
+        instance.nodes,
     )
 
 
 def _profile(model: str, instance: Instance) -> Profile:
-    return profile_for(
+    profile = profile_for(
         model, instance.hardware, instance.tensor_parallel, instance.precision, instance.pipeline_parallel
     )
+    return with_links(profile, model, instance)
 
 
 def _numbers(kind: Kind) -> tuple[float, ...]:

@@ -25,6 +25,7 @@ from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
 from extproc.core.counting import Wish, wish_for
 from extproc.core.features import request_of, with_count, with_ids
+from extproc.core.hand_over import hand_over_headers
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
@@ -125,11 +126,11 @@ class Exchange:
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for; only where a body is expected. Raises BodyError."""
-        return self._request(self._prompt(body), now)
+        return self._request(self._prompt(body), now, len(body))
 
-    def _request(self, prompt: Prompt, now: float) -> Request:
-        share = self._router.policy.tenants_share_prefixes
-        return request_of(prompt, self._caller, self._id, self._router.beliefs, now, share_prefixes=share)
+    def _request(self, prompt: Prompt, now: float, body_bytes: int) -> Request:
+        share, beliefs = self._router.policy.tenants_share_prefixes, self._router.beliefs
+        return request_of(prompt, self._caller, self._id, beliefs, now, share_prefixes=share, body_bytes=body_bytes)
 
     def _prompt(self, body: bytes) -> Prompt:
         assert self._endpoint is not None  # the state BODY is entered with an endpoint
@@ -168,7 +169,7 @@ class Exchange:
             prompt = self._prompt(body)
         except BodyError as error:
             return self._answer(errors.bad_body(error, self._dialect))
-        request = self.request = self._request(prompt, now)
+        request = self.request = self._request(prompt, now, len(body))
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self._pass_on(RequestBody, "no_model")
         wish = wish_for(request, self._router.snapshot(), draw) if self._may_count(prompt) else None
@@ -204,7 +205,9 @@ class Exchange:
         candidates = decision.candidates[:1] if self._rules.strict else decision.candidates
         endpoints = tuple(c.instance.address for c in candidates if c.instance.cluster == chosen.instance.cluster)
         features = self._router.features(request, chosen)
-        return RouteTo(chosen.instance.cluster, endpoints, features)
+        prefills = None if decision.partner is None else decision.partner.instance
+        headers = hand_over_headers(self._router.policy.hand_over, chosen.instance, prefills)
+        return RouteTo(chosen.instance.cluster, endpoints, features, headers)
 
     @property
     def _dialect(self) -> errors.Dialect:

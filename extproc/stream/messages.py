@@ -66,6 +66,7 @@ class RouteTo:
     cluster: str
     endpoints: tuple[str, ...]
     features: Features
+    headers: tuple[tuple[str, str], ...] = ()  # more request headers to set, such as who computes the prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,3 +201,15 @@ def test_features_of_another_version_are_no_error() -> None:
     entry = entry_with()
     entry.common_properties.metadata.filter_metadata["extproc"]["prompt_tokens"] = "many"
     assert logged(entry)[0].features is None
+
+
+def test_more_headers_of_a_route_are_set_beside_the_cluster() -> None:
+    """Over whatever the client sent."""
+    reply = RouteTo("pool", ("10.0.0.1:80",), FEATURES, (("x-prefiller-host-port", "10.0.0.2:80"),))
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x-where"))
+    options = answer.request_body.response.header_mutation.set_headers
+    assert {option.header.key: option.header.raw_value for option in options} == {
+        "x-where": b"pool",
+        "x-prefiller-host-port": b"10.0.0.2:80",
+    }
+    assert len({option.append_action for option in options}) == 1

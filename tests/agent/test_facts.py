@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from extproc.agent.backend import Backend, check, unknown_hardware
 from extproc.agent.facts import Moment, merge, recalled, record
 from extproc.agent.lifecycle import Sight, Standing
 from extproc.agent.probe import look
-from extproc.core.model import Lifecycle, Load
+from extproc.core.model import Lifecycle, Load, Role
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import running_agent
 from tests.redis_server import RedisServer
@@ -38,6 +39,23 @@ def test_what_the_operator_says_goes_before_what_the_engine_tells() -> None:
     ):
         instance = record(backend, facts, STANDING, learned)
         assert (instance.precision, instance.data_parallel, instance.max_num_seqs) == expected
+
+
+def test_what_only_the_operator_knows_of_links_and_roles_is_published() -> None:
+    """Each under its own name; left out, it is unknown."""
+    said: dict[str, Any] = {
+        "interconnect": "nvlink",
+        "fabric": "ib",
+        "network_limit_bytes_s": 1e9,
+        "role": Role.PREFILL,
+        "kv_domain": "d",
+        "kv_bytes_per_token": 131_072,
+        "kv_transfer_bytes_s": 4e10,
+    }
+    instance = record(Backend(url="http://x:1", **said), Reading(), STANDING, MOMENT)
+    assert {name: getattr(instance, name) for name in said} == said
+    unsaid = record(Backend(url="http://x:1"), Reading(), STANDING, MOMENT)
+    assert (unsaid.fabric, unsaid.role, unsaid.kv_domain, unsaid.kv_transfer_bytes_s) == ("", Role.BOTH, "", None)
 
 
 def test_a_page_that_does_not_answer_takes_nothing_away() -> None:

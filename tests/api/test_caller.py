@@ -13,6 +13,7 @@ from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
 from extproc.core.features import LONG_CONTEXT_TOKENS, request_of, with_ids
 from extproc.core.model import Caller, KvLayout, Lifecycle, Prompt, Request, RequestClass
+from extproc.core.placement import Placement
 from tests.core.builders import instance, router
 
 ALL = Trust(
@@ -20,6 +21,7 @@ ALL = Trust(
     priority_header="x-priority",
     timeout_header="x-timeout",
     class_header="x-class",
+    placement_header="x-placement",
     body_priority=True,
 )
 HEADERS = {
@@ -28,12 +30,18 @@ HEADERS = {
     "x-priority": "-2",
     "x-timeout": "250ms",
     "x-class": "Batch",
+    "x-placement": "zone=eu-*, single-node",
 }
 
 
 def test_trusted_headers_are_read() -> None:
     assert caller_of(HEADERS, ALL) == Caller(
-        tenant="acme", session="s1", priority=-2, timeout_s=0.25, request_class=RequestClass.BATCH
+        tenant="acme",
+        session="s1",
+        priority=-2,
+        timeout_s=0.25,
+        request_class=RequestClass.BATCH,
+        placement=Placement(zones=("eu-*",), max_nodes=1),
     )
 
 
@@ -95,6 +103,12 @@ def test_the_class_follows_the_header_then_the_body_then_the_length() -> None:
     assert features(pieces=long).request_class is RequestClass.LONG_CONTEXT
     assert features(pieces=long, deferrable=True).request_class is RequestClass.BATCH
     assert features(Caller(request_class=RequestClass.INTERACTIVE), deferrable=True).request_class == "interactive"
+
+
+def test_demands_on_the_place_reach_the_request() -> None:
+    placement = Placement(zones=("eu-1",))
+    assert features(Caller(placement=placement)).placement is placement
+    assert features().placement == Placement()
 
 
 def test_a_trusted_header_outranks_the_body() -> None:

@@ -91,7 +91,9 @@ async def running_engine(engine: ScriptedEngine) -> AsyncIterator[ScriptedEngine
 
 
 @asynccontextmanager
-async def naming_service(cluster: str, endpoints: Sequence[str]) -> AsyncIterator[int]:
+async def naming_service(
+    cluster: str, endpoints: Sequence[str], headers: tuple[tuple[str, str], ...] = ()
+) -> AsyncIterator[int]:
     """An ext_proc service, yielded as its port, that sends every request with a body to the same endpoints."""
 
     async def process(stream: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
@@ -101,7 +103,7 @@ async def naming_service(cluster: str, endpoints: Sequence[str]) -> AsyncIterato
                 case RequestHeaders(last=True):
                     reply: Any = PassOn(RequestHeaders)
                 case RequestBody():
-                    reply = RouteTo(cluster, tuple(endpoints), FEATURES)
+                    reply = RouteTo(cluster, tuple(endpoints), FEATURES, headers)
                 case Trailers():
                     reply = Continue(Trailers, message.of_request)
                 case RequestHeaders() | ResponseHeaders():

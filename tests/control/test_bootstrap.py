@@ -16,6 +16,7 @@ from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.core.hand_over import HandOver
 from extproc.errors import ConfigError
 from extproc.server.service import MAX_MESSAGE_BYTES
 from tests.envoy_process import validation_error
@@ -41,6 +42,8 @@ SETTINGS = EnvoySettings(upstreams=UPSTREAMS)
         {"upstreams": (Upstream("a", ("engine.example", 8000)), UPSTREAMS[1])},
         {"json_usage": False, "sse_usage": False, "health_path": "/health"},
         {"max_connections": 10_000, "max_heap_bytes": 2**31},
+        {"hand_over": HandOver.LLM_D},
+        {"hand_over": HandOver.DYNAMO},
     ],
 )
 def test_envoy_accepts_every_combination(changes: dict[str, Any], tmp_path: Path) -> None:

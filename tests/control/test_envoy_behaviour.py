@@ -15,6 +15,7 @@ import pytest
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.core.hand_over import HEADERS, HandOver
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
 from tests.envoy_process import EnvoyProcess, free_port
 
@@ -27,6 +28,9 @@ FORGED = (
     "X-UPSTREAM-CLUSTER: secret\r\nx-upstream-cluster: nowhere\r\n",
     "x-upstream-cluster: secret,pool\r\nx-extproc-instance: secret\r\n",
 )
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,13 @@ class Setup:
 
 
 @asynccontextmanager
-async def running(folder: Path, *, decides: bool = False, host: str = HOST, **changes: Any) -> AsyncIterator[Setup]:
+async def running(
+    folder: Path, *, decides: bool = False, host: str = HOST, headers: Headers = (), **changes: Any
+) -> AsyncIterator[Setup]:
     """Two engines in the pool `pool`, one in the pool `secret`.
 
     `decides`: a service is up and names the pool's second engine, then its first. `host`: how the upstreams are told.
+    `headers`: more that the decision sets.
     """
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(running_engine(ScriptedEngine(name))) for name in ("a", "b", "s")]
@@ -58,7 +65,7 @@ async def running(folder: Path, *, decides: bool = False, host: str = HOST, **ch
         worker = free_port()
         if decides:
             named = [f"{HOST}:{engine.port}" for engine in (second, first)]
-            worker = await stack.enter_async_context(naming_service("pool", named))
+            worker = await stack.enter_async_context(naming_service("pool", named, headers))
         settings = EnvoySettings(
             upstreams=(
                 Upstream("a", (host, first.port)),
@@ -210,3 +217,39 @@ async def test_two_thousand_slow_requests_are_held_at_once_each_with_its_decisio
         assert held == 2000
         assert {task.result()[0] for task in asked} == {200}
         assert not setup.pool[0].seen
+
+
+PARTNER = (("x-prefiller-host-port", "10.0.0.9:8000"),)
+FORGED_PARTNER = "".join(f"{name}: 6.6.6.6:80\r\n{name.upper()}: 6.6.6.6:81\r\n" for name, _ in PARTNER)
+
+
+async def test_the_partner_of_a_pair_reaches_the_instance_and_no_client_can_name_one(tmp_path: Path) -> None:
+    """Whoever names it has the sidecar send a prompt to any address: only a decision may, and Envoy lets it."""
+    async with running(tmp_path, decides=True, headers=PARTNER, hand_over=HandOver.LLM_D) as setup:
+        status, _, _ = await raw(setup.port, "POST", PATH, FORGED_PARTNER, CHAT)
+        assert status == 200
+        assert [headers.get("x-prefiller-host-port") for *_, headers, _ in setup.pool[1].seen] == ["10.0.0.9:8000"]
+        status, _, _ = await raw(setup.port, "GET", "/v1/models", FORGED_PARTNER)
+        assert status == 200
+        seen = [headers for engine in setup.pool for method, _, headers, _ in engine.seen if method == "GET"]
+        assert len(seen) == 1
+        assert "x-prefiller-host-port" not in seen[0]
+
+
+async def test_without_a_stack_to_hand_over_to_no_other_header_is_let_through(tmp_path: Path) -> None:
+    """The service may set what the operator chose and nothing else."""
+    async with running(tmp_path, decides=True, headers=PARTNER) as setup:
+        await raw(setup.port, "POST", PATH, body=CHAT)
+        seen = [headers for engine in setup.pool for *_, headers, _ in engine.seen]
+        assert all("x-prefiller-host-port" not in headers for headers in seen)
+
+
+@pytest.mark.parametrize("stack", [HandOver.LLM_D, HandOver.DYNAMO])
+async def test_every_header_of_a_stack_is_stripped_without_a_decision(tmp_path: Path, stack: HandOver) -> None:
+    """With the service down."""
+    forged = "".join(f"{name}: 7\r\n" for name in HEADERS[stack])
+    async with running(tmp_path, hand_over=stack) as setup:
+        await raw(setup.port, "POST", PATH, forged, CHAT)
+        seen = [headers for engine in setup.pool for *_, headers, _ in engine.seen]
+        assert len(seen) == 1
+        assert not set(HEADERS[stack]) & seen[0].keys()

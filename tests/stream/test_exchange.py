@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from extproc.core.model import Conversation, Instance, Lifecycle
+from extproc.api.caller import Trust
+from extproc.core.hand_over import HandOver
+from extproc.core.model import Conversation, Decision, Instance, Lifecycle, Request, Role
+from extproc.core.pairing import best_pair
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens import ExactCount
@@ -27,7 +32,7 @@ from extproc.stream.messages import (
     TakePlace,
     Trailers,
 )
-from tests.core.builders import MODEL, instance, router
+from tests.core.builders import MODEL, instance, publish, router
 
 RULES = Rules()
 LONG_MESSAGE = {"role": "user", "content": "some words " * 60_000}
@@ -292,3 +297,48 @@ def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
     _, reply = ask(router(instance(lifecycle=Lifecycle.LOADING, models=())), chat())
     assert isinstance(reply, Answer)
     assert (reply.status, reply.reason, reply.retry_after_s) == (503, "not_ready", 1)
+
+
+class Pairing(Router):
+    """A router that has the prompt computed by the best partner there is."""
+
+    def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
+        decision, pair = super().choose(request, now, draw, full), best_pair(request, self.snapshot(), now, full)
+        return decision if pair is None else replace(decision, chosen=pair.decode, partner=pair.prefill)
+
+
+def test_the_partner_of_a_pair_is_named_in_a_header_of_its_own() -> None:
+    """The request goes to the one that answers."""
+    made = Pairing(Policy(hand_over=HandOver.LLM_D))
+    publish(made, instance("q", kv_domain="d", address="10.0.0.2:80"), 0.0)
+    _, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    assert (reply.endpoints, reply.headers) == (("10.0.0.2:80",), ())
+    publish(made, instance("p", kv_domain="d", role=Role.PREFILL, address="10.0.0.1:80"), 0.0)
+    _, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    assert (reply.endpoints, reply.headers) == (("10.0.0.2:80",), (("x-prefiller-host-port", "10.0.0.1:80"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("zone=us-*", "zone_not_allowed"), ("zoen=eu-*", "placement_unreadable"), ("zone=eu-*", "")]
+)
+def test_demands_of_a_trusted_header_are_heeded_or_refused(text: str, reason: str) -> None:
+    """400: no repetition would help. What was not understood is told to who wrote it."""
+    made, rules = router(instance("a", zone="eu-1")), Rules(trust=Trust(placement_header="x-placement"))
+    exchange = Exchange(made, "1", rules)
+    exchange.receive(RequestHeaders("POST", CHAT, False, {"x-placement": text}), 0.0, 0.0)
+    reply = exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+    if not reason:
+        assert isinstance(reply, RouteTo)
+        return
+    assert isinstance(reply, Answer)
+    assert (reply.status, reply.reason) == (400, reason)
+    assert ("zoen=eu-*" in orjson.loads(reply.body)["error"]["message"]) == (reason == "placement_unreadable")
+
+
+def test_the_size_of_the_body_is_known_to_the_decision() -> None:
+    """Images count, which are few tokens and many bytes."""
+    exchange, _ = ask(router(instance()), chat())
+    assert exchange.request is not None
+    assert exchange.request.body_bytes == len(orjson.dumps(chat()))

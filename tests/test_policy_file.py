@@ -1,0 +1,85 @@
+"""The operator's policy file: what it changes, what stays, and what is told of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extproc.cli import main
+from extproc.core.classes import DEFAULT_CLASSES, Slo
+from extproc.core.model import RequestClass
+from extproc.core.zones import UNLISTED, Crossing
+from extproc.policy_file import OperatorPolicy, load_policy
+
+FULL = """
+own_zone: eu-1a
+crossings:
+  - {between: [eu-1a, eu-1b], rtt_ms: 0.8, price_per_gb: 0.02}
+  - {between: [us-1a, eu-1a], rtt_ms: 80, bytes_s: 1.0e+8}
+unlisted: {rtt_ms: 30}
+classes:
+  batch: {completion: 0.05, value_per_hour: 0.5}
+  interactive: {slo: {ttft_s: 1.0}}
+priority_step: 2
+priority_span: 3
+"""
+
+
+def policy_of(tmp_path: Path, text: str) -> OperatorPolicy:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    return load_policy(file)
+
+
+def test_a_file_changes_what_it_names_field_by_field(tmp_path: Path) -> None:
+    """The rest keeps its default."""
+    policy = policy_of(tmp_path, FULL)
+    assert policy.zones.to("eu-1b") == Crossing(rtt_s=0.0008, price_per_gb=0.02)
+    assert policy.zones.to("us-1a") == Crossing(rtt_s=0.08, bytes_s=1e8)
+    assert policy.zones.to("ap-1a") == Crossing(rtt_s=0.03)
+    batch, usual = policy.classes.classes[RequestClass.BATCH], DEFAULT_CLASSES[RequestClass.BATCH]
+    assert (batch.completion, batch.value_per_hour, batch.ttft, batch.harm) == (0.05, 0.5, usual.ttft, usual.harm)
+    interactive = DEFAULT_CLASSES[RequestClass.INTERACTIVE]
+    slo = policy.classes.classes[RequestClass.INTERACTIVE].slo
+    assert slo == Slo(ttft_s=1.0, tpot_s=interactive.slo.tpot_s)
+    assert (policy.classes.priority_step, policy.classes.priority_span) == (2.0, 3)
+
+
+def test_an_empty_mapping_is_the_default(tmp_path: Path) -> None:
+    """One zone, and the classes as they are."""
+    policy = policy_of(tmp_path, "{}")
+    assert policy == OperatorPolicy()
+    assert policy.zones.unlisted == UNLISTED
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("zone: a", "unknown field `zone`"),
+        ("crossings: [{between: [a, a], rtt_ms: 1}]", "two different zones"),
+        ("crossings: [{between: [a, b], rtt_ms: 1}, {between: [b, a], rtt_ms: 2}]", "each pair once"),
+        ("crossings: [{between: [a, b, c], rtt_ms: 1}]", "length 2"),
+        ("crossings: [{between: [a, b], rtt_ms: -1}]", "rtt_ms must be 0 or more"),
+        ("unlisted: {rtt_ms: .nan}", "rtt_ms must be 0 or more"),
+        ("unlisted: {rtt_ms: 1, bytes_s: 0}", "bytes_s must be more than 0"),
+        ("classes: {slow: {ttft: 1}}", "Invalid enum value 'slow'"),
+        ("classes: {batch: {tfft: 1}}", "class batch has no tfft"),
+        ("classes: {batch: {ttft: fast}}", "ttft of batch must be a number, not 'fast'"),
+        ("classes: {batch: {ttft: -1}}", "ttft of batch must be 0 or more"),
+        ("classes: {batch: {ttft: null}}", "ttft of batch must be a number"),
+        ("classes: {batch: {slo: 3}}", "slo of batch must be a mapping"),
+        ("classes: {batch: {slo: {e2e: 3}}}", "class batch has no e2e"),
+        ("priority_step: 0.5", "priority_step must be 1 or more"),
+    ],
+)
+def test_a_wrong_file_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    """By the command, before it listens anywhere."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
