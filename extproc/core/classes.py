@@ -48,13 +48,13 @@ class ClassWeights:
         return own + self.pressure * pressure_s + self.harm * harm_s
 
 
-# Shown to the first token: half a second is where a chat begins to feel slow; the SLOs follow MLPerf Inference 5.0
-# (Llama-2-70B interactive: TTFT 450 ms, TPOT 40 ms; Llama-3.1-405B: TTFT 6 s, TPOT 175 ms).
+# The SLOs follow MLPerf Inference 5.0 (Llama-2-70B interactive: TTFT 450 ms, TPOT 40 ms; Llama-3.1-405B: TTFT 6 s, TPOT
+# 175 ms). The weights were chosen with `extproc simulate`: docs/classes.md tells what other ones did.
 DEFAULT_CLASSES: Mapping[RequestClass, ClassWeights] = {
     RequestClass.INTERACTIVE: ClassWeights(ttft=2.0, slo=Slo(ttft_s=0.45, tpot_s=0.04)),
-    RequestClass.LONG_CONTEXT: ClassWeights(pressure=2.0, slo=Slo(ttft_s=6.0, tpot_s=0.175)),
-    # Nobody waits for one of them: a second of it is worth a tenth, so that harm to others and money come first.
-    RequestClass.BATCH: ClassWeights(ttft=0.1, completion=0.1, queue_share=0.5),
+    RequestClass.LONG_CONTEXT: ClassWeights(ttft=2.0, slo=Slo(ttft_s=6.0, tpot_s=0.175)),
+    # Nobody watches it: a second of its own is worth half, so harm to others and money count for more beside it.
+    RequestClass.BATCH: ClassWeights(ttft=0.5, completion=0.5, queue_share=0.5),
 }
 
 
