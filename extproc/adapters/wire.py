@@ -16,6 +16,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from extproc.core.model import Features, Outcome
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
+    EXPLANATION_HEADER,
+    Annotate,
     Answer,
     Continue,
     Message,
@@ -114,12 +116,20 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
     match reply:
         case Continue():
             return _CONTINUE[reply]
+        case Annotate():
+            return _annotate(reply)
         case PassOn():
             return _CONTINUE[Continue(reply.to)]
         case RouteTo():
             return _route_to(reply, cluster_header)
         case Answer():
             return _answer(reply)
+
+
+def _annotate(reply: Annotate) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    _set_header(answer.response_headers.response.header_mutation, EXPLANATION_HEADER, reply.explanation)
+    return bytes(answer.SerializeToString())
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
@@ -160,6 +170,8 @@ def _answer(reply: Answer) -> bytes:
     _set_header(immediate.headers, "content-type", "application/json")
     if reply.retry_after_s is not None:
         _set_header(immediate.headers, "retry-after", str(reply.retry_after_s))
+    if reply.explanation:
+        _set_header(immediate.headers, EXPLANATION_HEADER, reply.explanation)
     return bytes(answer.SerializeToString())
 
 

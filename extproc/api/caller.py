@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class Trust:
     class_header: str = ""  # interactive, long_context or batch
     placement_header: str = ""  # where it must be computed, in the grammar of `core.placement`
     body_priority: bool = False  # the body's own `priority` field
+    explain_header: str = ""  # whoever sends it is told in the answer's headers why the request went where it went
+    explain_secret: str = ""  # which that header must hold then; "": any value will do
     headers: frozenset[str] = field(init=False)  # names of all headers that are looked at
 
     def __post_init__(self) -> None:
@@ -40,6 +43,7 @@ class Trust:
             self.timeout_header,
             self.class_header,
             self.placement_header,
+            self.explain_header,
         }
         object.__setattr__(self, "headers", frozenset(names - {""}))
 
@@ -59,6 +63,14 @@ def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
         request_class=_class(headers.get(trust.class_header, "")),
         placement=parse_placement(headers.get(trust.placement_header, "")),
     )
+
+
+def wants_explanation(headers: Mapping[str, str], trust: Trust) -> bool:
+    """Whether a request comes from somebody who may see the fleet's inside, and asks to."""
+    value = headers.get(trust.explain_header, "") if trust.explain_header else ""
+    if trust.explain_secret:
+        return hmac.compare_digest(value.encode(), trust.explain_secret.encode())
+    return bool(value)
 
 
 def _tenant(header: str, value: str) -> str:

@@ -25,7 +25,7 @@ EXAMPLE = "extproc serve --listen 127.0.0.1:9002 --redis-url redis://127.0.0.1:6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the service; each default may come from the environment as EXTPROC_<FLAG>."""
-    settings, policy = ServeSettings(), Policy()
+    settings = ServeSettings()
     parser.add_argument(
         "--listen",
         default=environment("LISTEN", "127.0.0.1:9002"),
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics-listen",
         default=environment("METRICS_LISTEN", "127.0.0.1:9003"),
         metavar="HOST:PORT",
-        help="pages /metrics, /fleet and /decisions (default %(default)s)",
+        help="pages /metrics, /fleet, /decisions and /decisions/ID (default %(default)s)",
     )
     parser.add_argument(
         "--cluster-header",
@@ -45,18 +45,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="request header that names the upstream cluster (default %(default)s)",
     )
     parser.add_argument(
-        "--stale-after-s",
-        type=seconds,
-        default=policy.stale_after_s,
-        metavar="S",
-        help="seconds without a report after which an instance takes nothing new (default %(default)s)",
-    )
-    parser.add_argument(
         "--no-instance",
         choices=("pass", "refuse"),
         default="pass",
         help="while no instance is known: pass requests on for Envoy to balance by itself,"
         " or refuse them with 503 and Retry-After (default %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=seconds_or_zero,
+        default=settings.drain_s,
+        metavar="S",
+        help="seconds that running streams get after SIGTERM (default %(default)s)",
+    )
+    parser.add_argument(
+        "--strict-limits",
+        action="store_true",
+        help="hold --max-in-flight and --max-queued over all routers together, at the price of a round trip to Redis"
+        " for each request",
+    )
+    add_deciding_arguments(parser)
+
+
+def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of all that a decision depends on, the same for the service and for whoever explains it."""
+    rules = Policy()
+    parser.add_argument(
+        "--stale-after-s",
+        type=seconds,
+        default=rules.stale_after_s,
+        metavar="S",
+        help="seconds without a report after which an instance takes nothing new (default %(default)s)",
     )
     parser.add_argument(
         "--max-in-flight", type=count, metavar="N", help="requests on one instance at the most (default: no limit)"
@@ -70,22 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-prefix-entries",
         type=count,
-        default=policy.max_prefix_entries,
+        default=rules.max_prefix_entries,
         metavar="N",
         help="blocks remembered, learned and told by engines together, summed over the instances, at about 33 bytes "
         "each; a tenth of that more for prompts of the last seconds (default %(default)s)",
-    )
-    parser.add_argument(
-        "--drain-s",
-        type=seconds_or_zero,
-        default=settings.drain_s,
-        metavar="S",
-        help="seconds that running streams get after SIGTERM (default %(default)s)",
-    )
-    parser.add_argument(
-        "--strict-limits",
-        action="store_true",
-        help="hold these two limits over all routers together, at the price of a round trip to Redis for each request",
     )
     parser.add_argument(
         "--profiles",
@@ -111,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=HandOver.NONE,
         help="serving stack whose headers name the partner of a prefill/decode pair (default: %(default)s: no pairs)",
     )
-    _add_counting(parser, settings)
+    _add_counting(parser, ServeSettings())
     add_redis_arguments(parser)
     _add_trust(parser)
 
@@ -139,10 +146,9 @@ def _add_counting(parser: argparse.ArgumentParser, settings: ServeSettings) -> N
 def _add_trust(parser: argparse.ArgumentParser) -> None:
     """Flags of what the service believes of a request. A header named here must be one that clients cannot set."""
     group = parser.add_argument_group("what is believed of a request")
-    trust = Trust()
     group.add_argument(
         "--session-header",
-        default=environment("SESSION_HEADER", trust.session_header),
+        default=environment("SESSION_HEADER", Trust().session_header),
         metavar="NAME",
         help="says which requests belong together (default %(default)s)",
     )
@@ -160,6 +166,13 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
             help=f"trusted header that {what} (default: none)",
         )
     group.add_argument(
+        "--explain-header",
+        default=environment("EXPLAIN_HEADER", ""),
+        metavar="NAME",
+        help="trusted header whose sender is told why, in the answer's header x-extproc-explanation; with"
+        " EXTPROC_EXPLAIN_SECRET only if it holds that value (default: none)",
+    )
+    group.add_argument(
         "--tenants-share-prefixes",
         action="store_true",
         help="send a tenant's prompt where the same one of another is cached; with --tenant-header, KV events need it",
@@ -170,13 +183,17 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def rules(args: argparse.Namespace) -> Rules:
-    """Return what is believed of requests and what is answered without an engine. Raises ConfigError."""
+def trust(args: argparse.Namespace) -> Trust:
+    """Return which headers are believed. Raises ConfigError."""
 
     def optional(name: str) -> str:
         return header_name(name) if name else ""
 
-    trust = Trust(
+    if args.explain_header.startswith("x-extproc-"):
+        raise ConfigError(
+            f"--explain-header {args.explain_header}: Envoy strips clients' x-extproc- headers; name another"
+        )
+    return Trust(
         tenant_header=optional(args.tenant_header),
         session_header=optional(args.session_header),
         priority_header=optional(args.priority_header),
@@ -184,11 +201,17 @@ def rules(args: argparse.Namespace) -> Rules:
         class_header=optional(args.class_header),
         placement_header=optional(args.placement_header),
         body_priority=args.trust_body_priority,
+        explain_header=optional(args.explain_header),
+        explain_secret=environment("EXPLAIN_SECRET", ""),
     )
+
+
+def rules(args: argparse.Namespace) -> Rules:
+    """Return what is believed of requests and what is answered without an engine. Raises ConfigError."""
     if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
         raise ConfigError("--strict-limits needs a limit: --max-in-flight or --max-queued")
     return Rules(
-        trust=trust,
+        trust=trust(args),
         answer_models=args.answer_models,
         refuse_unknown=args.no_instance == "refuse",
         strict=args.strict_limits,
@@ -207,6 +230,26 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def policy(args: argparse.Namespace) -> Policy:
+    """Return the rules of decisions. Raises ConfigError."""
+    operator = OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+    return Policy(
+        stale_after_s=args.stale_after_s,
+        max_in_flight=args.max_in_flight,
+        max_queued=args.max_queued,
+        max_prefix_entries=args.max_prefix_entries,
+        tenants_share_prefixes=args.tenants_share_prefixes,
+        classes=operator.classes,
+        zones=replace(operator.zones, own=args.zone or operator.zones.own),
+        hand_over=HandOver(args.hand_over),
+    )
+
+
+def tokenizer_directories(args: argparse.Namespace) -> dict[str, Path]:
+    """Return where each model's tokenizer is. Raises ConfigError."""
+    return directories(args.tokenizer or [environment("TOKENIZERS", "")])
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     import uvloop
@@ -214,7 +257,6 @@ def run(args: argparse.Namespace) -> int:
     from extproc.server.run import serve
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    operator = OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
     settings = ServeSettings(
         listen=host_port(args.listen),
         pages=host_port(args.metrics_listen),
@@ -223,19 +265,10 @@ def run(args: argparse.Namespace) -> int:
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
         rules=rules(args),
-        tokenizers=directories(args.tokenizer or [environment("TOKENIZERS", "")]),
+        tokenizers=tokenizer_directories(args),
         count_budget_s=args.count_budget_s,
         speed_priors=speed_priors(args.profiles),
-        policy=Policy(
-            stale_after_s=args.stale_after_s,
-            max_in_flight=args.max_in_flight,
-            max_queued=args.max_queued,
-            max_prefix_entries=args.max_prefix_entries,
-            tenants_share_prefixes=args.tenants_share_prefixes,
-            classes=operator.classes,
-            zones=replace(operator.zones, own=args.zone or operator.zones.own),
-            hand_over=HandOver(args.hand_over),
-        ),
+        policy=policy(args),
     )
     uvloop.run(serve(settings))
     return 0

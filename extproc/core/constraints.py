@@ -68,7 +68,7 @@ def _too_long(request: Request, instance: Instance) -> Rejection | None:
     """Whether the prompt alone is too long for the context or for all KV blocks, beyond the estimate's error."""
     limit = instance.max_model_len_tokens
     if limit is not None and request.sure_tokens > limit:
-        return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, request.prompt_tokens, limit)
+        return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.longest_tokens), limit)
     if instance.kv_blocks is not None:
         blocks = math.ceil(request.sure_tokens / block_size_tokens(instance))
         if blocks > instance.kv_blocks:

@@ -12,11 +12,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.core.degradation import Rung
+from extproc.core.measured import prediction_errors
 from extproc.core.model import Features, Outcome
 from extproc.core.output_lengths import Calibration
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)  # actual over predicted
+_SHARES = (-0.5, -0.2, -0.1, -0.05, -0.01, 0.01, 0.05, 0.1, 0.2, 0.5)  # of a prompt, cached more than believed
+_MOST_KINDS = 64  # pairs of model and instance kind with histograms of their own
 _TOKENS = ("prompt", "completion", "cached")
 
 
@@ -72,6 +76,12 @@ class Metrics:
         self._ttft = self._histogram("ttft_seconds", "Time to the first body byte.", _SECONDS, "model")
         self._predicted = self._histogram("predicted_ttft_seconds", "TTFT as predicted.", _SECONDS, "model")
         self._duration = self._histogram("request_seconds", "Duration of requests.", _SECONDS, "model")
+        of = ("model", "kind")
+        self._ttft_ratio = self._histogram("ttft_ratio", "Actual over predicted TTFT.", _RATIOS, *of)
+        self._tpot_ratio = self._histogram("tpot_ratio", "Actual over predicted TPOT.", _RATIOS, *of)
+        text = "Share of the prompt that was cached beyond what was believed."
+        self._cached_error = self._histogram("cached_share_error", text, _SHARES, *of)
+        self._kinds: set[tuple[str, str]] = set()
 
     def routed(self, features: Features, took_s: float) -> None:
         """A request was sent to an instance; answering took `took_s`."""
@@ -89,8 +99,8 @@ class Metrics:
         """A request was left to Envoy's own balancing."""
         self._requests.labels("passed_on", reason).inc()
 
-    def finished(self, outcome: Outcome) -> None:
-        """A request has ended."""
+    def finished(self, outcome: Outcome, served_by: str) -> None:
+        """A request has ended. `served_by`: the kind of instance that answered, "" if that is not known."""
         features = outcome.features
         self._outcomes.labels(str(outcome.status), "true" if features else "false").inc()
         if outcome.attempts > 1:
@@ -104,6 +114,27 @@ class Metrics:
         if outcome.ttft_s is not None:
             self._ttft.labels(features.model).observe(outcome.ttft_s)
         self._duration.labels(features.model).observe(outcome.duration_s)
+        if served_by:
+            self._compare(outcome, *self._bounded(features.model, served_by))
+
+    def _compare(self, outcome: Outcome, *labels: str) -> None:
+        """Hold what was predicted against what was measured, as far as they can be compared."""
+        errors = prediction_errors(outcome)
+        for histogram, value in (
+            (self._ttft_ratio, errors.ttft_ratio),
+            (self._tpot_ratio, errors.tpot_ratio),
+            (self._cached_error, errors.cached_share),
+        ):
+            if value is not None:
+                histogram.labels(*labels).observe(value)
+
+    def _bounded(self, model: str, kind: str) -> tuple[str, str]:
+        """Labels of a model on a kind of instance; all beyond the first `_MOST_KINDS` pairs are "other"."""
+        if (model, kind) not in self._kinds:
+            if len(self._kinds) >= _MOST_KINDS:
+                return "other", "other"
+            self._kinds.add((model, kind))
+        return model, kind
 
     def page(self) -> bytes:
         """The page that Prometheus scrapes, in its text format."""

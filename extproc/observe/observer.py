@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
+from extproc.core.explanation import Explanation
 from extproc.core.model import Decision, Outcome, Request
 from extproc.observe.metrics import Metrics
+from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
-
-RECENT_DECISIONS = 200
 
 
 class Observer:
     """Keeps no prompt text; rendering is left to whoever asks."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, kind_of: Callable[[Outcome], str] = lambda outcome: "") -> None:
+        """`kind_of` tells on what kind of instance a request was served, "" if it is not known."""
         self._metrics = metrics
-        self._recent: deque[tuple[Request, Decision]] = deque(maxlen=RECENT_DECISIONS)
+        self._kind_of = kind_of
+        self._recent = RecentDecisions()
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
         """One message was answered in `took_s` seconds."""
@@ -32,13 +34,14 @@ class Observer:
                 self._metrics.passed_on(reply.reason)
             case _:
                 return
-        if exchange.request is not None and exchange.decision is not None:
-            slim = replace(exchange.request, prefix=())  # which may be a MiB, and is not shown
-            self._recent.append((slim, exchange.decision))
+        material = exchange.material()
+        if material is not None:
+            self._recent.add(material, exchange.trace_id, reply.features if isinstance(reply, RouteTo) else None)
 
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""
-        self._metrics.finished(outcome)
+        self._metrics.finished(outcome, self._kind_of(outcome))
+        self._recent.finish(outcome)
 
     def page(self) -> bytes:
         """The page that Prometheus scrapes."""
@@ -46,7 +49,11 @@ class Observer:
 
     def recent(self) -> list[dict[str, Any]]:
         """Latest decisions, oldest first: where to, at what cost, what else was possible, what was not and why."""
-        return [describe(request, decision) for request, decision in self._recent]
+        return [describe(each.request, each.decision) for each in self._recent]
+
+    def explain(self, request_id: str) -> Explanation | None:
+        """One of them with its reasons and its outcome, by our id, Envoy's, or "last"; None if it is not known."""
+        return self._recent.explain(request_id)
 
 
 def describe(request: Request, decision: Decision) -> dict[str, Any]:

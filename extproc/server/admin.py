@@ -1,4 +1,4 @@
-"""The service's own HTTP pages: metrics for Prometheus, fleet and latest decisions for people and tools."""
+"""The service's own HTTP pages: metrics for Prometheus; fleet, latest decisions and why, for people and tools."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ from extproc.errors import ConfigError
 
 
 class Admin:
-    """GET /metrics, /fleet, /decisions. Nothing here can change anything."""
+    """GET /metrics, /fleet, /decisions, /decisions/ID. Nothing here can change anything."""
 
     def __init__(
         self,
         metrics_page: Callable[[], bytes],
         fleet: Callable[[], Any],
         decisions: Callable[[], Any],
+        explain: Callable[[str], Any],
     ) -> None:
         async def metrics(_request: web.Request) -> web.Response:
             return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
+
+        async def decision(request: web.Request) -> web.Response:
+            explanation = explain(request.match_info["id"])
+            if explanation is None:
+                return _json({"error": "no such request among the latest decisions"}, status=404)
+            return _json(explanation)
 
         app = web.Application()
         app.router.add_get("/metrics", metrics)
         app.router.add_get("/fleet", _json_page(fleet))
         app.router.add_get("/decisions", _json_page(decisions))
+        app.router.add_get("/decisions/{id}", decision)
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> int:
@@ -46,6 +54,10 @@ class Admin:
 
 def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:
     async def page(_request: web.Request) -> web.Response:
-        return web.Response(body=orjson.dumps(read()), content_type="application/json")
+        return _json(read())
 
     return page
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json", status=status)

@@ -20,7 +20,8 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
-from extproc.core.model import CacheSource
+from extproc.core.model import CacheSource, Outcome
+from extproc.core.profile import profile_for
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.observe.metrics import Gauges, Metrics, Replicas
@@ -58,8 +59,11 @@ async def serve(settings: ServeSettings) -> None:
     ladder = LadderWatch(router, feed)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
-    observer = Observer(Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder)))
-    admin = Admin(observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent)
+    metrics = Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder))
+    observer = Observer(metrics, partial(kind_of, router))
+    admin = Admin(
+        observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent, observer.explain
+    )
     shell = Shell(
         router,
         observer,
@@ -187,6 +191,22 @@ def gauges(
         rungs=ladder.rungs(time.monotonic()),
         strict_unsettled=strict.unsettled if strict is not None else None,
     )
+
+
+def kind_of(router: Router, outcome: Outcome) -> str:
+    """Hardware, parallelism and precision of the instance that answered, as its profile is named; "" if not known."""
+    member, features = router.fleet.by_address(outcome.address), outcome.features
+    if member is None or features is None:
+        return ""
+    instance = member.instance
+    profile = profile_for(
+        features.model,
+        instance.hardware,
+        instance.tensor_parallel,
+        instance.precision,
+        instance.pipeline_parallel,
+    )
+    return profile.name.removeprefix(f"{features.model}/")
 
 
 def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:

@@ -20,16 +20,19 @@ from enum import Enum, auto
 
 from extproc.api import errors
 from extproc.api.body import BodyError
-from extproc.api.caller import Trust, caller_of
+from extproc.api.caller import Trust, caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
 from extproc.core.counting import Wish, wish_for
+from extproc.core.explanation import Material, explain, material
+from extproc.core.explanation_text import as_line
 from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.hand_over import hand_over_headers
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.stream.messages import (
+    Annotate,
     Answer,
     Continue,
     CountTokens,
@@ -45,6 +48,9 @@ from extproc.stream.messages import (
     TakePlace,
     Trailers,
 )
+
+_TRACE_HEADER = "x-request-id"  # Envoy makes one if the client did not
+_LONGEST_TRACE_ID = 64  # a UUID has 36
 
 
 class _State(Enum):
@@ -70,7 +76,7 @@ class Rules:
     @property
     def headers(self) -> frozenset[str]:
         """Names of the request headers that an exchange looks at, beside method and path."""
-        return self.trust.headers | {"content-type"}
+        return self.trust.headers | {"content-type", _TRACE_HEADER}
 
 
 class Exchange:
@@ -89,6 +95,9 @@ class Exchange:
         self._content_type = ""
         self._full: frozenset[str] = frozenset()  # instances without a place left over all routers
         self._asked: tuple[Prompt, Wish] | None = None  # what is being counted
+        self._explains = False  # the caller is to be told why
+        self._decided_at_s = 0.0
+        self.trace_id = ""
         self.request: Request | None = None
         self.decision: Decision | None = None
 
@@ -102,7 +111,7 @@ class Exchange:
             case _State.ROUTED, ResponseHeaders():
                 if message.upstream and self.request is not None:
                     self._router.served_by(self.request, message.upstream, now)
-                return Continue(ResponseHeaders)
+                return Annotate(self._explanation(message.upstream)) if self._explains else Continue(ResponseHeaders)
             case _, Trailers():
                 return Continue(Trailers, message.of_request)
         return Continue(type(message))
@@ -110,6 +119,16 @@ class Exchange:
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""
         self._router.release(self._id, now)
+
+    def material(self) -> Material | None:
+        """What explains the decision, None if there was none; to be asked for at once, while the state is the same."""
+        if self.request is None or self.decision is None:
+            return None
+        return material(self.request, self.decision, self._router.snapshot(), self._decided_at_s)
+
+    def _explanation(self, upstream: str = "") -> str:
+        known = self.material()
+        return "" if known is None else as_line(explain(known, self.trace_id), upstream)
 
     def _begin(self, head: RequestHeaders) -> Reply:
         if self._rules.answer_models and is_models_page(head.method, head.path):
@@ -120,6 +139,8 @@ class Exchange:
         if head.last:
             return self._answer(errors.no_body(self._endpoint.dialect))
         self._caller = caller_of(head.headers, self._rules.trust)
+        self._explains = wants_explanation(head.headers, self._rules.trust)
+        self.trace_id = head.headers.get(_TRACE_HEADER, "")[:_LONGEST_TRACE_ID]
         self._content_type = head.headers.get("content-type", "")
         self._state = _State.BODY
         return Continue(RequestHeaders)
@@ -189,6 +210,7 @@ class Exchange:
 
     def _choose(self, request: Request, now: float, draw: float) -> Reply | TakePlace:
         decision = self.decision = self._router.choose(request, now, draw, self._full)
+        self._decided_at_s = now
         if decision.chosen is None:
             return self._turn_away(request, decision)
         if not self._rules.strict:
@@ -231,4 +253,5 @@ class Exchange:
 
     def _answer(self, refusal: errors.Refusal) -> Answer:
         self._state = _State.ANSWERED
-        return Answer(refusal.status, refusal.body, refusal.code, refusal.retry_after_s)
+        explanation = self._explanation() if self._explains else ""
+        return Answer(refusal.status, refusal.body, refusal.code, refusal.retry_after_s, explanation)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from extproc.core.model import Countable, Features
 
+EXPLANATION_HEADER = "x-extproc-explanation"
+"""Header of the answer that tells a trusted caller why."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestHeaders:
@@ -52,6 +55,13 @@ class Continue:
 
 
 @dataclass(frozen=True, slots=True)
+class Annotate:
+    """Let the answer's headers go on with one more, EXPLANATION_HEADER, for a caller who may see it."""
+
+    explanation: str  # printable ASCII
+
+
+@dataclass(frozen=True, slots=True)
 class PassOn:
     """Go on unchanged, and without a decision: Envoy's own balancing chooses."""
 
@@ -77,9 +87,10 @@ class Answer:
     body: bytes  # JSON
     reason: str  # for metrics and Envoy's logs; no spaces
     retry_after_s: int | None = None
+    explanation: str = ""  # for EXPLANATION_HEADER, "" if the caller is not to see one
 
 
-Reply = Continue | PassOn | RouteTo | Answer
+Reply = Continue | Annotate | PassOn | RouteTo | Answer
 
 
 @dataclass(frozen=True, slots=True)

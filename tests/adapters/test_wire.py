@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
 from extproc.core.model import Features, Outcome
 from extproc.stream.messages import (
+    EXPLANATION_HEADER,
+    Annotate,
     Answer,
     Continue,
     Message,
@@ -213,3 +215,15 @@ def test_more_headers_of_a_route_are_set_beside_the_cluster() -> None:
         "x-prefiller-host-port": b"10.0.0.2:80",
     }
     assert len({option.append_action for option in options}) == 1
+
+
+def test_an_explanation_becomes_a_header_of_the_answer_and_only_where_there_is_one() -> None:
+    """On an engine's answer by a mutation, on one of ours among its own headers."""
+    reply = ext_proc.ProcessingResponse.FromString(encode_reply(Annotate("why"), "x"))
+    (option,) = reply.response_headers.response.header_mutation.set_headers
+    assert (option.header.key, option.header.raw_value) == (EXPLANATION_HEADER, b"why")
+    for explanation in ("why", ""):
+        answer = Answer(503, b"{}", "not_ready", explanation=explanation)
+        reply = ext_proc.ProcessingResponse.FromString(encode_reply(answer, "x"))
+        values = {each.header.key: each.header.raw_value for each in reply.immediate_response.headers.set_headers}
+        assert values.get(EXPLANATION_HEADER, b"") == explanation.encode()

@@ -18,6 +18,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.tokens import ExactCount
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import (
+    Annotate,
     Answer,
     Continue,
     CountTokens,
@@ -342,3 +343,75 @@ def test_the_size_of_the_body_is_known_to_the_decision() -> None:
     exchange, _ = ask(router(instance()), chat())
     assert exchange.request is not None
     assert exchange.request.body_bytes == len(orjson.dumps(chat()))
+
+
+def told_why(made: Router, headers: dict[str, str], trust: Trust, body: Any = None) -> tuple[Reply | Errand, Reply]:
+    """Replies to the body and to the head of the answer that the first instance gives."""
+    exchange = Exchange(made, "1", Rules(trust=trust))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False, headers=headers), 0.0, 0.0)
+    routed = exchange.receive(RequestBody(orjson.dumps(body or chat())), 0.0, 0.0)
+    answered = exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0)
+    exchange.close(2.0)
+    assert not isinstance(answered, Errand)
+    return routed, answered
+
+
+TRUST = Trust(explain_header="x-debug")
+SECRET = Trust(explain_header="x-debug", explain_secret="open sesame")
+
+
+@pytest.mark.parametrize(
+    ("headers", "trust", "told"),
+    [
+        ({"x-debug": "1"}, TRUST, True),
+        ({"x-debug": ""}, TRUST, False),
+        ({}, TRUST, False),
+        ({"x-debug": "1"}, Trust(), False),
+        ({"": "1"}, Trust(), False),
+        ({"x-debug": "open sesame"}, SECRET, True),
+        ({"x-debug": "1"}, SECRET, False),
+        ({"x-debug": "open sesame "}, SECRET, False),
+        ({"x-debug": "\u00e9"}, SECRET, False),
+        ({}, SECRET, False),
+    ],
+)
+def test_only_a_trusted_caller_is_told_why(headers: dict[str, str], trust: Trust, told: bool) -> None:
+    """Neither with the switch off, nor without the header, nor with a wrong secret does a word get out."""
+    made = router(instance("a", address="10.0.0.1:80"), instance("b", hardware="l40s"))
+    _, answered = told_why(made, headers, trust)
+    if told:
+        assert isinstance(answered, Annotate)
+        assert answered.explanation.startswith("id=1; instance=a; cost=")
+        assert "second: b would have cost" in answered.explanation
+    else:
+        assert answered == Continue(ResponseHeaders)
+    refused, _ = told_why(made, headers, trust, chat(model="nobody-has-it"))
+    assert isinstance(refused, Answer)
+    assert bool(refused.explanation) == told
+
+
+def test_a_trusted_caller_is_told_the_nearest_miss_and_envoys_id() -> None:
+    """A refusal is explained too; the id is the one that Envoy's own logs have."""
+    made = router(instance("a", lifecycle=Lifecycle.LOADING))
+    refused, _ = told_why(made, {"x-debug": "1", "x-request-id": "0815" * 50}, TRUST)
+    assert isinstance(refused, Answer)
+    assert refused.explanation == f"id={'0815' * 16}; instance=none; not_ready: a is Loading, not Ready"
+
+
+def test_a_body_that_cannot_be_read_has_no_explanation() -> None:
+    """Nothing was decided."""
+    exchange = Exchange(router(instance()), "1", Rules(trust=TRUST))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False, headers={"x-debug": "1"}), 0.0, 0.0)
+    reply = exchange.receive(RequestBody(b"null"), 0.0, 0.0)
+    assert isinstance(reply, Answer)
+    assert reply.explanation == ""
+
+
+def test_alternatives_reach_envoy_in_the_order_of_their_cost() -> None:
+    """A retry goes to the second best, then to the third; the policy says how many are named."""
+    kinds = {"h200_sxm": "10.0.0.4:80", "h100_sxm": "10.0.0.2:80", "a100_sxm": "10.0.0.1:80", "l40s": "10.0.0.3:80"}
+    for alternatives in (0, 1, 2, 3):
+        fleet = [instance(kind, hardware=kind, address=address) for kind, address in sorted(kinds.items())]
+        _, reply = ask(router(*fleet, policy=Policy(alternatives=alternatives)), chat())
+        assert isinstance(reply, RouteTo)
+        assert reply.endpoints == tuple(kinds.values())[: 1 + alternatives]

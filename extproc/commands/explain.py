@@ -1,0 +1,150 @@
+"""`extproc explain`: why a recent request went where it went, or where a request would go now."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+import orjson
+
+from extproc.adapters.http_client import Answer as HttpAnswer
+from extproc.adapters.http_client import HttpClient
+from extproc.commands import serve
+from extproc.commands.redis_arguments import redis_settings
+from extproc.config import environment
+from extproc.core.explanation import Explanation, explain
+from extproc.core.explanation_text import as_text
+from extproc.errors import ConfigError, ExtprocError
+from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.messages import Answer, CountTokens, PassOn, RequestBody, RequestHeaders
+
+if TYPE_CHECKING:
+    from extproc.adapters.tokenizers import Tokenizers
+
+HELP = "Why a request went where it went, or would go now: constraints, every cost term, the second best."
+EXAMPLE = "extproc explain last\n  extproc explain --body request.json --path /v1/chat/completions"
+
+_ALL = 1_000_000  # as many next best instances are told of as there are
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments; with --body, those of the service count too."""
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="a recent request: Envoy's x-request-id, the id on /decisions, or `last`"
+    )
+    parser.add_argument(
+        "--pages",
+        action="append",
+        metavar="URL",
+        help="pages of the running service, asked for ID; given again, each is asked in turn"
+        " (default: EXTPROC_PAGES_URL, else http://127.0.0.1:9003)",
+    )
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    group = parser.add_argument_group("a request that has not been sent, decided upon the fleet as Redis knows it")
+    group.add_argument("--body", metavar="FILE", help="the request's body; - reads standard input")
+    group.add_argument(
+        "--path", default="/v1/chat/completions", help="the request's path (default %(default)s)", metavar="PATH"
+    )
+    group.add_argument(
+        "--header", action="append", default=[], metavar="NAME:VALUE", help="a request header; may be given again"
+    )
+    serve.add_deciding_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain; 1 if the request is not known, or could be served by no instance."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="extproc explain: %(message)s")
+    if (args.id is None) == (args.body is None):
+        raise ConfigError("say which request: an ID (or `last`), or --body FILE")
+    if args.body is not None:
+        told = asyncio.run(_of_body(args))
+    else:
+        known = asyncio.run(_of_id(args))
+        if known is None:
+            print(f"extproc explain: {args.id!r} is not among the latest decisions", file=sys.stderr)
+            return 1
+        told = known
+    print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() if args.json else as_text(told))
+    return 0 if args.body is None or told.chosen is not None else 1
+
+
+async def _of_id(args: argparse.Namespace) -> Explanation | None:
+    """Ask the services in turn. Raises ExtprocError if one does not answer as it should."""
+    pages = args.pages or [environment("PAGES_URL", "http://127.0.0.1:9003")]
+    async with HttpClient() as client:
+        for page in pages:
+            answer = await client.get(f"{page.rstrip('/')}/decisions/{quote(args.id, safe='')}")
+            if not isinstance(answer, HttpAnswer):
+                raise ExtprocError(f"{page} does not answer ({answer}): name the service's --metrics-listen by --pages")
+            if answer.status == 200:
+                return _decoded(answer.body, page)
+            if answer.status != 404:
+                raise ExtprocError(f"{page} answers {answer.status}: is it `extproc serve`?")
+    return None
+
+
+def _decoded(body: bytes, page: str) -> Explanation:
+    try:
+        return msgspec.json.decode(body, type=Explanation)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ExtprocError(f"{page} answers what cannot be read, perhaps from another version: {error}") from error
+
+
+async def _of_body(args: argparse.Namespace) -> Explanation:
+    """Decide as a service would that has just started. Raises ExtprocError."""
+    from extproc.adapters.registry import Registry
+    from extproc.adapters.tokenizers import Tokenizers
+    from extproc.server.onlooker import look
+
+    body, headers = _read(args.body), dict(map(_header, args.header))
+    policy = replace(serve.policy(args), alternatives=_ALL)
+    tokenizers = Tokenizers.load(serve.tokenizer_directories(args), args.count_budget_s)
+    rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models)
+    try:
+        async with Registry(redis_settings(args), args.fleet) as registry:
+            router = await look(registry, policy, serve.speed_priors(args.profiles), kv=bool(tokenizers.models))
+        exchange = Exchange(router, "-" if args.body == "-" else Path(args.body).name, rules)
+        head = RequestHeaders("POST", args.path, last=False, headers=headers)
+        return await _decided(exchange, head, body, tokenizers)
+    finally:
+        tokenizers.close()
+
+
+async def _decided(exchange: Exchange, head: RequestHeaders, body: bytes, tokenizers: Tokenizers) -> Explanation:
+    now = time.monotonic()
+    if isinstance(exchange.receive(head, now, 0.0), PassOn):
+        raise ConfigError(f"requests to {head.path} are passed on undecided; is --path right?")
+    reply = exchange.receive(RequestBody(body), now, 0.0)
+    if isinstance(reply, CountTokens):
+        exact = await tokenizers.count(reply.model, reply.what, reply.want_ids)
+        reply = exchange.counted(exact, now, 0.0)
+    known = exchange.material()
+    if known is not None:
+        return explain(known)
+    if isinstance(reply, Answer):
+        raise ConfigError(f"the request would be refused with {reply.status}: {reply.body.decode(errors='replace')}")
+    raise ConfigError("the request names no model, so it is passed on undecided")
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigError(f"--header {text!r} is not NAME:VALUE")
+    return name.strip().lower(), value.strip()

@@ -1,0 +1,73 @@
+"""The latest decisions and what became of them, so that somebody can ask for the reasons afterwards.
+
+Bounded twice: by the number of decisions, and by the rejections in all of them, of which a large fleet has many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from extproc.core.explanation import Explanation, Material, explain
+from extproc.core.measured import Measured, measured
+from extproc.core.model import Features, Outcome
+
+MOST_DECISIONS = 200
+MOST_REJECTIONS = 20_000  # some 100 bytes each
+
+LAST = "last"  # in the place of an id: the latest one
+
+
+@dataclass(slots=True)
+class _Kept:
+    material: Material
+    trace_id: str
+    features: Features | None  # None: it went nowhere
+    outcome: Measured | None = None
+
+
+class RecentDecisions:
+    """Decisions by request id, the oldest first."""
+
+    def __init__(self, most: int = MOST_DECISIONS, most_rejections: int = MOST_REJECTIONS) -> None:
+        self._most = most
+        self._most_rejections = most_rejections
+        self._kept: dict[str, _Kept] = {}
+        self._ids: dict[str, str] = {}  # by Envoy's id
+        self._rejections = 0
+
+    def __iter__(self) -> Iterator[Material]:
+        """What is known of each, the oldest first."""
+        return (kept.material for kept in self._kept.values())
+
+    def add(self, material: Material, trace_id: str, features: Features | None) -> None:
+        """Keep one; the oldest make room."""
+        request_id = material.request.id
+        self._drop(request_id)
+        self._kept[request_id] = _Kept(material, trace_id, features)
+        if trace_id:
+            self._ids[trace_id] = request_id
+        self._rejections += len(material.decision.rejected)
+        while len(self._kept) > self._most or (self._rejections > self._most_rejections and len(self._kept) > 1):
+            self._drop(next(iter(self._kept)))
+
+    def finish(self, outcome: Outcome) -> None:
+        """Add what became of one. Another router's request may have the same id, but not the same features."""
+        kept = self._kept.get(outcome.features.request_id) if outcome.features else None
+        if kept is not None and kept.features == outcome.features:
+            kept.outcome = measured(outcome)
+
+    def explain(self, request_id: str) -> Explanation | None:
+        """Explain the decision on a request by our id or Envoy's, or on the latest (`LAST`); None if it is not kept."""
+        if request_id == LAST:
+            request_id = next(reversed(self._kept), "")
+        kept = self._kept.get(self._ids.get(request_id, request_id))
+        return None if kept is None else explain(kept.material, kept.trace_id, kept.outcome)
+
+    def _drop(self, request_id: str) -> None:
+        kept = self._kept.pop(request_id, None)
+        if kept is None:
+            return
+        self._rejections -= len(kept.material.decision.rejected)
+        if self._ids.get(kept.trace_id) == request_id:
+            del self._ids[kept.trace_id]

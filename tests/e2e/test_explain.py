@@ -1,0 +1,115 @@
+"""Why a request went where it went, asked of a running stack: by a trusted header, by its id, after a retry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+
+import pytest
+
+from extproc.demo.stack import EngineSpec
+from tests.e2e.conftest import TWO_KINDS, Fleet, StartFleet
+from tests.e2e.eventually import eventually
+from tests.e2e.test_faults import CHAT, raw
+
+THREE_KINDS = (EngineSpec("third", "l40s"), EngineSpec("first", "h100_sxm"), EngineSpec("second", "a100_sxm"))
+TRACE = "0b5e1a52-7d5c-4f0e-8f8b-3e6a4f1c9d10"
+
+
+def explanation(answer: bytes) -> str:
+    """What the answer's headers tell, "" if nothing."""
+    found = re.search(rb"^x-extproc-explanation: (.*)\r$", answer.partition(b"\r\n\r\n")[0], re.MULTILINE)
+    return found[1].decode() if found else ""
+
+
+async def told(fleet: Fleet, *arguments: str) -> tuple[int | None, str]:
+    """Exit status and output of `extproc explain`."""
+    command = [sys.executable, "-m", "extproc", "explain", *arguments, "--pages", fleet.stack.pages_url]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_a_trusted_caller_is_told_why_and_so_is_who_asks_by_id(
+    start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line in the answer's headers; then, by the id in it, all of it, with what became of the request."""
+    monkeypatch.setenv("EXTPROC_EXPLAIN_HEADER", "x-why")
+    monkeypatch.setenv("EXTPROC_EXPLAIN_SECRET", "sesame")
+    async with start_fleet(TWO_KINDS) as fleet:
+        for forged in ("", "x-why: 1\r\n", "x-extproc-explanation: 1\r\n", "x-extproc-why: sesame\r\n"):
+            status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", forged, CHAT)
+            assert status == 200
+            assert explanation(answer) == ""
+        status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", CHAT)
+        line = explanation(answer)
+        assert status == 200
+        assert re.match(r"id=[0-9a-f-]{36}; instance=fast; cost=[\d.]+s \(.*decode=", line)
+        assert "second: slow would have cost" in line
+        unknown = CHAT.replace(b'"model":"', b'"model":"not-')
+        status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", unknown)
+        assert status == 404
+        assert "instance=none; model_not_served: " in explanation(answer)
+        await _by_id(fleet, line.partition(";")[0].removeprefix("id="))
+
+
+async def _by_id(fleet: Fleet, trace_id: str) -> None:
+    async def with_outcome() -> dict[str, object]:
+        status, output = await told(fleet, trace_id, "--json")
+        assert status == 0
+        found: dict[str, object] = json.loads(output)
+        return found
+
+    found = await eventually(with_outcome, lambda found: found["outcome"] is not None)
+    assert found["chosen"] == "fast"
+    assert found["outcome"]["instance"] == "fast"  # type: ignore[index]
+    status, text = await told(fleet, trace_id)
+    assert status == 0
+    assert text.startswith(f"request {trace_id}: chat of ")
+    assert "answered 200 from fast" in text
+    assert "slow would have cost" in text
+    status, output = await told(fleet, "nobody-knows-it")
+    assert (status, output) == (1, "")
+
+
+async def test_a_retry_goes_to_the_second_best_not_to_any_other(start_fleet: StartFleet) -> None:
+    """Three instances, the best one dead: Envoy goes on in the order of cost, and the explanation says so."""
+    async with start_fleet(THREE_KINDS) as fleet:
+        victim = next(backend.child for backend in fleet.stack.backends if backend.id == "first")
+        assert victim is not None
+        agent = next(child for child in fleet.processes.children if child.name == "agent")
+        agent.process.send_signal(signal.SIGSTOP)  # so that it cannot tell of the death before the request
+        await fleet.processes.stop(victim)
+        stream = await fleet.ask("right after the kill", stream=True, stream_options={"include_usage": True})
+        assert [chunk async for chunk in stream]
+
+        async def last() -> dict[str, object]:
+            found: dict[str, object] = json.loads((await told(fleet, "last", "--json"))[1])
+            return found
+
+        found = await eventually(last, lambda found: found["outcome"] is not None)
+        assert [option["instance"] for option in found["options"]] == ["first", "second", "third"]  # type: ignore
+        assert found["outcome"]["instance"] == "second"  # type: ignore[index]
+        assert found["outcome"]["attempts"] == 2  # type: ignore[index]
+        agent.process.send_signal(signal.SIGCONT)
+
+
+async def test_predictions_are_measured_against_outcomes(start_fleet: StartFleet) -> None:
+    """Ratios of both kinds appear once streamed answers have ended."""
+    async with start_fleet(TWO_KINDS[:1]) as fleet:
+        for number in range(3):
+            stream = await fleet.ask(
+                f"number {number}", max_tokens=8, stream=True, stream_options={"include_usage": True}
+            )
+            assert [chunk async for chunk in stream]
+
+        def counted(page: str) -> bool:
+            names = ("ttft_ratio", "tpot_ratio", "cached_share_error")
+            labels = r'\{kind="h100_sxm/tp1",model="llama-3.1-8b"\}'
+            counts = [re.search(rf"^extproc_{name}_count{labels} (\d+)", page, re.MULTILINE) for name in names]
+            return all(count is not None and int(count[1]) >= 3 for count in counts[:2])
+
+        await eventually(fleet.metrics, counted)

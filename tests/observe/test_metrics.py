@@ -1,0 +1,65 @@
+"""Calibration metrics: predictions against outcomes, by model and kind of instance, with bounded labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from extproc.core.model import Outcome
+from extproc.observe.metrics import Gauges, Metrics
+from tests.core.builders import instance, request, router
+
+
+def ended(**changes: object) -> Outcome:
+    """An outcome whose TTFT took half and whose TPOT took twice the predicted time; a tenth less was cached."""
+    made, asked = router(instance("a")), request()
+    chosen = made.choose(asked, 0.0, 0.0).chosen
+    assert chosen is not None
+    features = replace(made.features(asked, chosen), ttft_s=1.0, tpot_s=0.01, cached_tokens=600)
+    values = {
+        "features": features, "address": "", "status": 200, "flags": (), "attempts": 1, "duration_s": 2.5,
+        "ttft_s": 0.5, "routing_s": 0.0, "prompt_tokens": 1000, "completion_tokens": 101, "cached_tokens": 500,
+    }  # fmt: skip
+    return Outcome(**values | changes)  # type: ignore[arg-type]
+
+
+def page(metrics: Metrics) -> str:
+    return metrics.page().decode()
+
+
+def fresh() -> Metrics:
+    return Metrics(lambda: Gauges({}, {}, 0.0, {}))
+
+
+def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
+    """Ratios for times, shares of the prompt for what was cached."""
+    metrics = fresh()
+    metrics.finished(ended(), "h100_sxm/tp1")
+    labels = 'kind="h100_sxm/tp1",model="llama-3.1-8b"'
+    text = page(metrics)
+    assert f"extproc_ttft_ratio_sum{{{labels}}} 0.5" in text
+    assert f"extproc_tpot_ratio_sum{{{labels}}} 2.0" in text
+    for bound, count in (("-0.2", "0.0"), ("-0.1", "1.0"), ("+Inf", "1.0")):
+        line = f'extproc_cached_share_error_bucket{{kind="h100_sxm/tp1",le="{bound}",model="llama-3.1-8b"}} {count}'
+        assert line in text
+
+
+def test_what_cannot_be_compared_is_not_counted() -> None:
+    """Retries, failures, and instances that are not known any more say nothing of a prediction."""
+    metrics = fresh()
+    metrics.finished(ended(status=503), "h100_sxm/tp1")
+    metrics.finished(ended(attempts=2), "h100_sxm/tp1")
+    metrics.finished(ended(), "")
+    assert not re.search(r"^extproc_(ttft|tpot)_ratio_count\{", page(metrics), re.MULTILINE)
+
+
+def test_labels_stay_bounded_whatever_models_and_kinds_there_are() -> None:
+    """Beyond the first 64 pairs all are counted together, and those that came first keep their own."""
+    metrics = fresh()
+    for number in range(1000):
+        metrics.finished(ended(), f"gpu{number}/tp1")
+    metrics.finished(ended(), "gpu0/tp1")
+    counts = re.findall(r'^extproc_ttft_ratio_count\{kind="([^"]+)",.*\} (\d+)', page(metrics), re.MULTILINE)
+    assert len(counts) == 65
+    assert dict(counts)["other"] == "936"
+    assert dict(counts)["gpu0/tp1"] == "2"
