@@ -48,7 +48,7 @@ def test_a_choice_of_one_router_counts_at_the_other_after_one_message() -> None:
     first.ledger.reserve("a@1", reservation("r", network.now, prefill_s=0.5))
     exchange(network)
     mine, theirs = (replica.ledger.work("a@1") for replica in (first, second))
-    assert (theirs.requests, theirs.kv_tokens, theirs.context_tokens) == (1, 150, mine.context_tokens)
+    assert (theirs.requests, theirs.held_tokens, theirs.context_tokens) == (1, 100, mine.context_tokens)
     assert theirs.prefill_backlog_s(network.now) == pytest.approx(0.5, abs=2 * TRANSIT_S)
     assert (theirs.own_requests, theirs.peer_requests) == (0, 1)
     assert second.ledger.in_flight() == {}
