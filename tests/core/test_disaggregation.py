@@ -22,7 +22,9 @@ BLOCK_S = 29e-6
 
 def half(name: str, cost_s: float, held_tokens: int = 0, **changes: Any) -> Half:
     each = instance(name, **({"kv_domain": "d"} | changes))
-    return Half(Candidate(each, Cost(queue_s=cost_s, prefill_s=0.0, decode_s=0.0, total_s=cost_s), 0, 0.01), held_tokens)
+    return Half(
+        Candidate(each, Cost(queue_s=cost_s, prefill_s=0.0, decode_s=0.0, total_s=cost_s), 0, 0.01), held_tokens
+    )
 
 
 def test_only_members_of_one_domain_hand_over_and_each_by_its_role() -> None:

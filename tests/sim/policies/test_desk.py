@@ -11,6 +11,8 @@ from extproc.sim.policies.holdings import Holdings, LruHoldings
 from extproc.sim.policies.policy import Probe
 from tests.sim.policies.counter import BLOCK_TOKENS, BROKEN, OVER, ask, instance, picks, publish, send, setting
 
+RIVALS = [name for name in CATALOG if name not in ("extproc", "oracle")]  # those two keep no desk
+
 
 def first(setting_, **options):
     """A desk whose rule takes the first candidate."""
@@ -73,7 +75,7 @@ def test_only_uncached_tokens_are_booked():
         {"max_model_len_tokens": 640},  # no room for a single token of the answer
     ],
 )
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", RIVALS)
 def test_no_policy_chooses_an_instance_that_cannot_serve(name, changes):
     """Every policy takes the other one, and refuses where there is none."""
     policy = CATALOG[name].factory(setting(probe=lambda instance_id: Probe(0, 0, 0, 0.0)))
@@ -84,7 +86,7 @@ def test_no_policy_chooses_an_instance_that_cannot_serve(name, changes):
     assert {policy.choose(ask(f"r{turn}"), 0.0) for turn in range(20)} == {"b"}
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", RIVALS)
 def test_every_policy_releases_all_it_booked(name):
     """After a storm of requests with every kind of end, nothing is in flight anywhere."""
     policy = CATALOG[name].factory(setting(probe=lambda instance_id: Probe(1, 1, 0, 0.1)))
@@ -202,7 +204,7 @@ def test_equals_are_drawn_at_random(name):
     assert picks(pick) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", RIVALS)
 def test_the_same_seed_makes_the_same_choices(name):
     """Chance comes from the setting alone."""
 
