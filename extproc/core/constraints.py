@@ -39,11 +39,14 @@ def check(request: Request, member: Member, snapshot: Snapshot, *, whole: bool =
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
-    """Whether an instance just failed or was not heard of for too long: only to be asked when no other is left."""
+    """Whether an instance just failed, was full or not heard of for too long: only asked when no other is left."""
     instance, limit_s = member.instance, snapshot.policy.stale_after_s
     rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
     if rest_s:
         return Rejection(instance.id, Reason.COOLING_DOWN, 0.0, rest_s)
+    pause_s = snapshot.backpressure.remaining_s(instance.key, now)
+    if pause_s:
+        return Rejection(instance.id, Reason.PUSHED_BACK, 0.0, pause_s)
     age_s = snapshot.heard_at_s - member.observed_at_s
     return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from extproc.core.backpressure import Backpressure
 from extproc.core.beliefs import Beliefs
 from extproc.core.classes import ClassPolicy
 from extproc.core.cooldown import Cooldowns
@@ -55,4 +56,5 @@ class Snapshot:
     beliefs: Beliefs
     tail: TtftTail
     cooldowns: Cooldowns
+    backpressure: Backpressure
     policy: Policy

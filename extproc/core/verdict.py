@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -13,6 +14,16 @@ class Verdict(StrEnum):
     BROKEN = "broken"  # it could not be reached, cut the line, or a proxy before it says so
     FULL = "full"  # it is alive and takes nothing more for now: backpressure
     NEUTRAL = "neutral"  # says nothing of it: the client's own mistake, one odd prompt, or Envoy's own refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of Envoy's to send a request to an instance, and what came of it."""
+
+    address: str  # of the endpoint that was tried, "" if none was
+    status: int  # 0 without an answer
+    flags: tuple[str, ...] = ()
+    retry_after_s: float | None = None  # as the instance asks for
 
 
 # Envoy's response flags by the names of `envoy.data.accesslog.v3.ResponseFlags`.
