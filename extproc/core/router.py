@@ -14,6 +14,7 @@ from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
+from extproc.core.limits import limits_of
 from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
@@ -94,10 +95,7 @@ class Router:
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
-        limits = [self.policy.max_in_flight]
-        if self.policy.max_queued is not None and instance.max_num_seqs is not None:
-            limits.append(instance.max_num_seqs + self.policy.max_queued)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return limits_of(instance, self.policy).places(instance)
 
     def served_by(self, request: Request, address: str, now: float, status: int | None = None) -> None:
         """Envoy says which endpoint answers: after a retry it is not the one that was chosen.
