@@ -88,6 +88,8 @@ class Fleet:
         while the registry is silent, and until agents had the time to publish again after an outage."""
         self.contact_at_s = float("-inf")
         """When anything last came from the registry; its distance from now tells an outage."""
+        self.freshest_at_s = float("-inf")
+        """When the latest of all reports was read."""
         self._recovery_s = recovery_s
         self._retention_s = retention_s
         self._recovered_at_s: float | None = float("-inf")  # None: the registry is lost
@@ -219,6 +221,7 @@ class Fleet:
         elif absent is not None and absent.key == instance.key and absent.was_ready:
             ready_since_s = float("-inf")  # it went on while its publisher was silent
         member = Member(effective, observed_at_s, ready_since_s)
+        self.freshest_at_s = max(self.freshest_at_s, observed_at_s)
         expires_at_s = now + record.ttl_s
         self._entries[instance.id] = _Entry(instance, member, expires_at_s)
         self._next_expiry_s = min(self._next_expiry_s, expires_at_s)

@@ -53,7 +53,7 @@ class Router:
         """What a decision made now looks at."""
         return Snapshot(
             self.fleet.members(),
-            self.fleet.heard_at_s,
+            min(self.fleet.heard_at_s, self.fleet.freshest_at_s),
             self.ledger,
             self.prefixes,
             self.recent,

@@ -47,7 +47,7 @@ class Snapshot:
     """State at the moment of a decision. `decide` reads it and changes nothing."""
 
     members: tuple[Member, ...]
-    heard_at_s: float  # when the registry was last heard; ages are measured against it
+    heard_at_s: float  # the latest report of all: one that is much older tells of an agent that fell silent alone
     ledger: Ledger
     prefixes: PrefixIndex  # learned from where requests were sent, in blocks of bytes
     recent: RecentPrefixes  # of these, what was sent a moment ago
