@@ -32,12 +32,15 @@ class Backpressure:
         level = 1
         if before is not None:
             if sent_s < before.since_s:
+                if retry_after_s is not None:  # the word of another log on the same answer
+                    until_s = max(before.until_s, now + _wish_s(retry_after_s))
+                    self._pauses[key] = _Pause(before.since_s, until_s, before.level)
                 return
             if now < before.until_s:  # all are full: it was asked although it had said so
                 level = before.level
             else:
                 level += _BACKOFF.eased(before.level, now - before.until_s)
-        pause_s = _BACKOFF.pause_s(level) if retry_after_s is None else min(max(0.0, retry_after_s), _LONGEST_S)
+        pause_s = _BACKOFF.pause_s(level) if retry_after_s is None else _wish_s(retry_after_s)
         self._pauses[key] = _Pause(now, now + pause_s, level)
 
     def remaining_s(self, key: str, now: float) -> float:
@@ -58,3 +61,7 @@ class Backpressure:
     def forget(self, key: str) -> None:
         """Drop what is known of an incarnation that has ended."""
         self._pauses.pop(key, None)
+
+
+def _wish_s(retry_after_s: float) -> float:
+    return min(max(0.0, retry_after_s), _LONGEST_S)

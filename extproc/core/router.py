@@ -120,15 +120,15 @@ class Router:
         self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
         self._check_prefix(outcome)
         chosen_key = outcome.features.instance_key if outcome.features else None
-        sent_s = now - outcome.duration_s
         served_key = served.instance.key if served else None
         if outcome.attempts > 1 and chosen_key not in (None, served_key) and self._is_current(chosen_key):
             # Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder.
-            self.backpressure.push_back(str(chosen_key), now, sent_s)
-        self.attempted(Attempt(outcome.address, outcome.status, outcome.flags), now, sent_s)
+            self.backpressure.push_back(str(chosen_key), now, now - outcome.duration_s)
+        self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
 
-    def attempted(self, attempt: Attempt, now: float, sent_s: float) -> None:
-        """Take in what one attempt says of the instance it went to; `sent_s` is when it was sent."""
+    def attempted(self, attempt: Attempt, now: float) -> None:
+        """Take in what one attempt says of the instance it went to."""
+        sent_s = now - attempt.duration_s
         member = self.fleet.by_address(attempt.address)
         if member is None:
             return

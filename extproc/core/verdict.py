@@ -24,6 +24,7 @@ class Attempt:
     status: int  # 0 without an answer
     flags: tuple[str, ...] = ()
     retry_after_s: float | None = None  # as the instance asks for
+    duration_s: float = 0.0  # from when it was sent
 
 
 # Envoy's response flags by the names of `envoy.data.accesslog.v3.ResponseFlags`.

@@ -69,3 +69,11 @@ def test_it_is_forgotten_after_a_while() -> None:
     full.push_back(A, now=1.0, sent_s=1.0)
     full.push_back(A, now=60.0, sent_s=60.0)
     assert full.remaining_s(A, 60.0) == 1.0
+
+
+def test_a_wish_that_comes_late_is_heeded_too() -> None:
+    """Envoy's log of the attempt may come after that of the request."""
+    full = Backpressure()
+    full.push_back(A, now=10.0, sent_s=9.9)
+    full.push_back(A, now=10.02, sent_s=9.9, retry_after_s=5.0)
+    assert full.remaining_s(A, 10.02) == pytest.approx(5.0)

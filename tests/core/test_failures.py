@@ -62,7 +62,7 @@ def test_where_all_are_full_each_is_asked_all_the_same() -> None:
     """One saturated instance, or all of them, must not refuse the whole fleet's traffic."""
     made = router(instance("a"), instance("b"))
     for member in made.fleet.members():
-        made.attempted(Attempt(member.instance.address, 429), 2.0, 1.9)
+        made.attempted(Attempt(member.instance.address, 429), 2.0)
     assert made.choose(request("next"), 2.1, 0.0).chosen is not None
 
 
@@ -81,7 +81,7 @@ def test_an_attempt_told_of_by_itself_says_which_it_was() -> None:
     made = router(instance("a"), instance("b"))
     features, address = choose(made)
     others = [m.instance for m in made.fleet.members() if m.instance.address != address]
-    made.attempted(Attempt(address, 0, ("upstream_connection_failure",)), 2.0, 2.0)
+    made.attempted(Attempt(address, 0, ("upstream_connection_failure",)), 2.0)
     finish(made, features, others[0].address, now=2.0, attempts=2)
     assert list(reasons(made, 2.1).values()) == [Reason.COOLING_DOWN]
 
@@ -90,7 +90,7 @@ def test_an_engine_that_asks_for_time_gets_it() -> None:
     """Its Retry-After stands in the log of the attempt."""
     made = router(instance("a"), instance("b"))
     address = made.fleet.members()[0].instance.address
-    made.attempted(Attempt(address, 503, (), retry_after_s=5.0), 2.0, 1.9)
+    made.attempted(Attempt(address, 503, (), retry_after_s=5.0), 2.0)
     assert reasons(made, 6.9) == {"a": Reason.PUSHED_BACK}
     assert reasons(made, 7.1) == {}
 
@@ -110,7 +110,7 @@ def test_after_a_rest_one_request_tries_the_instance_and_its_first_byte_lets_the
     """The answer itself may take minutes."""
     made = router(instance("a"), instance("b"))
     ill, well = (member.instance for member in made.fleet.members())
-    made.attempted(Attempt(ill.address, 0, ("upstream_connection_failure",)), 10.0, 10.0)
+    made.attempted(Attempt(ill.address, 0, ("upstream_connection_failure",)), 10.0)
     for number in range(8):  # so that the ill one is the cheaper by far
         made.ledger.reserve(well.key, made_reservation(str(number), 10.0))
     assert made.choose(request("soon"), 10.5, 0.0).chosen.instance.id == well.id  # type: ignore[union-attr]
