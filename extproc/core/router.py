@@ -20,6 +20,7 @@ from extproc.core.model import CacheSource, Candidate, Decision, Features, Insta
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.slow_start import WarmUps
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speed_records import KindRecord
 from extproc.core.tail import TtftTail
@@ -48,6 +49,7 @@ class Router:
         self.tail = TtftTail()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
         self.backpressure = Backpressure()
+        self.warm_ups = WarmUps()
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -63,6 +65,7 @@ class Router:
             self.tail,
             self.cooldowns,
             self.backpressure,
+            self.warm_ups,
             self.policy,
         )
 
@@ -77,6 +80,7 @@ class Router:
             self.trust.forget(key)
             self.cooldowns.forget(key)
             self.backpressure.forget(key)
+            self.warm_ups.forget(key)
             self.meter.forget(key)
             self.beliefs.speeds.forget(key)
         for member in change.reported:
@@ -140,6 +144,7 @@ class Router:
                 self.backpressure.push_back(key, now, sent_s, attempt.retry_after_s)
             case Verdict.WELL:
                 self._is_well(key, now, sent_s - _LOG_LATE_S)
+                self.warm_ups.answered(key, member.ready_since_s, sent_s - _LOG_LATE_S)
 
     def _is_well(self, key: str, now: float, sent_s: float) -> None:
         self.cooldowns.succeed(key, now, sent_s)

@@ -15,6 +15,7 @@ from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.slow_start import WarmUps
 from extproc.core.tail import TtftTail
 from extproc.core.zones import Zones
 
@@ -57,4 +58,5 @@ class Snapshot:
     tail: TtftTail
     cooldowns: Cooldowns
     backpressure: Backpressure
+    warm_ups: WarmUps
     policy: Policy

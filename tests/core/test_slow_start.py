@@ -6,8 +6,10 @@ import pytest
 
 from extproc.core.fleet import Fleet, Ordered, Published, Record, State
 from extproc.core.model import Instance, Lifecycle
+from extproc.core.router import Router
 from extproc.core.slow_start import ANSWERS, WINDOW_S, WarmUps, slow_start_s
-from tests.core.builders import instance
+from tests.core.builders import instance, publish
+from tests.core.test_learning import choose, finish
 
 A = "a@1"
 
@@ -126,3 +128,16 @@ def test_an_agent_that_was_silent_does_not_make_its_engine_new() -> None:
     assert fleet.get("a") is None
     fleet.apply(Published(instance=instance("a")), 31.0)
     assert since_s(fleet) == float("-inf")
+
+
+def test_a_routers_outcomes_move_a_start_on() -> None:
+    """Those of requests that were sent since; an instance that a router found Ready has none to make."""
+    made = Router()
+    made.fleet.resync(State(1, (), {}), 0.0)
+    publish(made, instance("a"), 10.0)
+    features, address = choose(made, now=10.5)
+    (member,) = made.fleet.members()
+    before = made.warm_ups.progress(A, member.ready_since_s, 10.0)
+    for _ in range(ANSWERS):
+        finish(made, features, address, now=12.0, duration_s=1.0)
+    assert (before, made.warm_ups.progress(A, member.ready_since_s, 12.0)) == (0.0, 1.0)
