@@ -12,7 +12,7 @@ from tests.core.builders import instance, request
 def ranked(**costs_s: float) -> list[Candidate]:
     nothing_s = dict.fromkeys(Cost.__dataclass_fields__, 0.0)
     return [
-        Candidate(instance(name), Cost(**nothing_s | {"prefill_s": cost_s}), 0, 0.01)
+        Candidate(instance(name), Cost(**nothing_s | {"prefill_s": cost_s, "total_s": cost_s}), 0, 0.01)
         for name, cost_s in sorted(costs_s.items(), key=lambda item: item[1])
     ]
 
