@@ -14,6 +14,7 @@ from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from extproc.core.model import Features, Outcome
+from extproc.core.verdict import Attempt
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
@@ -37,6 +38,7 @@ ENDPOINTS_NAMESPACE = "envoy.lb"
 ENDPOINTS_KEY = "x-gateway-destination-endpoint"
 FEATURES_NAMESPACE = "extproc"
 USAGE_NAMESPACE = "usage"
+_ATTEMPT_TAG = "attempted"  # as `extproc.control.attempt_log` names it
 _SEPARATOR = " "
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 
@@ -183,18 +185,39 @@ def _set_header(mutation: Any, key: str, value: str) -> None:
     option.append_action = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
-def decode_access_log(data: bytes) -> list[Outcome]:
-    """Outcomes of one StreamAccessLogsMessage, in order. Raises WireError."""
+def decode_access_log(data: bytes) -> list[Outcome | Attempt]:
+    """Requests and single attempts of one StreamAccessLogsMessage, in order. Raises WireError."""
     try:
         message = als_pb2.StreamAccessLogsMessage.FromString(data)
     except Exception as error:  # as above
         raise WireError(f"not a StreamAccessLogsMessage: {error}") from None
-    return [_outcome(entry) for entry in message.http_logs.log_entry]
+    return [_entry(entry) for entry in message.http_logs.log_entry]
 
 
 def access_log_answer() -> bytes:
     """The empty answer that ends an access-log stream."""
     return bytes(als_pb2.StreamAccessLogsResponse().SerializeToString())
+
+
+def _entry(entry: Any) -> Outcome | Attempt:
+    attempted = entry.common_properties.custom_tags.get(_ATTEMPT_TAG)
+    return _outcome(entry) if attempted is None else _attempt(entry, attempted)
+
+
+def _attempt(entry: Any, address: str) -> Attempt:
+    common = entry.common_properties
+    return Attempt(
+        address=address,
+        status=entry.response.response_code.value,
+        flags=tuple(_flags(common.response_flags)),
+        retry_after_s=_whole_s(entry.response.response_headers.get("retry-after", "")),
+        duration_s=_duration_s(common),
+    )
+
+
+def _whole_s(value: str) -> float | None:
+    """Seconds of a Retry-After header; its other form, a date, is not worth a calendar."""
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
 
 
 def _outcome(entry: Any) -> Outcome:

@@ -40,6 +40,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
+from extproc.control.attempt_log import attempt_log
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
@@ -61,7 +62,7 @@ def filters(settings: EnvoySettings) -> list[HttpFilter]:
         chain.append(_filter("envoy.filters.http.json_to_metadata", _json_usage()))
     if settings.sse_usage:
         chain.append(_filter("envoy.filters.http.sse_to_metadata", _sse_usage()))
-    return [*chain, _filter("envoy.filters.http.router", Router())]
+    return [*chain, _filter("envoy.filters.http.router", Router(upstream_log=[attempt_log(grpc_service())]))]
 
 
 def ext_proc(settings: EnvoySettings) -> ExternalProcessor:

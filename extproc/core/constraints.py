@@ -6,6 +6,7 @@ import math
 
 from extproc.core.classes import limit_for, weights_for
 from extproc.core.fleet import Member
+from extproc.core.limits import limits_of
 from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request, Role
 from extproc.core.placed import misplaced
 from extproc.core.snapshot import Policy, Snapshot
@@ -39,11 +40,14 @@ def check(request: Request, member: Member, snapshot: Snapshot, *, whole: bool =
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
-    """Whether an instance just failed or was not heard of for too long: only to be asked when no other is left."""
+    """Whether an instance just failed, was full or not heard of for too long: only asked when no other is left."""
     instance, limit_s = member.instance, snapshot.policy.stale_after_s
     rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
     if rest_s:
         return Rejection(instance.id, Reason.COOLING_DOWN, 0.0, rest_s)
+    pause_s = snapshot.backpressure.remaining_s(instance.key, now)
+    if pause_s:
+        return Rejection(instance.id, Reason.PUSHED_BACK, 0.0, pause_s)
     age_s = snapshot.heard_at_s - member.observed_at_s
     return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
 
@@ -77,14 +81,15 @@ def _too_long(request: Request, instance: Instance) -> Rejection | None:
 
 
 def _too_busy(request: Request, instance: Instance, work: Work, policy: Policy) -> Rejection | None:
-    """Whether the operator's limits on running and queued requests are reached, as far as its class may fill them."""
-    if policy.max_in_flight is None and policy.max_queued is None:
+    """Whether the limits on running and queued requests are reached, as far as the request's class may fill them."""
+    if policy.max_in_flight is None and policy.max_queued is None and not instance.tags:
         return None
+    limits = limits_of(instance, policy)
     weights = weights_for(request, policy.classes)
-    limit = limit_for(weights, policy.max_in_flight)
+    limit = limit_for(weights, limits.max_in_flight)
     if limit is not None and work.requests >= limit:
         return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, limit)
-    limit = limit_for(weights, policy.max_queued)
+    limit = limit_for(weights, limits.max_queued)
     if limit is not None and instance.max_num_seqs is not None:
         queued = work.requests + 1 - instance.max_num_seqs
         if queued > limit:

@@ -1,59 +1,78 @@
-"""Instances that just failed are left alone for a while, longer each time they fail again."""
+"""Instances that just failed are left alone for a while, longer each time they fail again, and tried with care after.
+
+    well ── failure ──► resting ── the rest is over ──► on probation ── a success ──► well
+                           ▲                                 │
+                           └────────── a failure ────────────┘
+
+On probation one request goes first; the others follow when it was answered, or one more each `base_s` until then.
+What was sent before a rest began tells nothing of the time after: its success does not end the rest, and all such
+failures count as one. Requests that go to a resting instance because all rest are a last resort: their success ends
+the rest, their failure does not lengthen it, else an outage of the network would make all rest for long.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.model import Outcome
+from extproc.core.backoff import Backoff
 
-# Envoy's response flags that blame the instance. A client that hung up or a local timeout is not among them.
-_BROKEN_FLAGS = frozenset(
-    {
-        "upstream_connection_failure",
-        "upstream_connection_termination",
-        "upstream_remote_reset",
-        "upstream_protocol_error",
-    }
-)
-# 429 and 503 are backpressure of a living engine, 500 may be one odd prompt, any 4xx is the client's own.
-_BROKEN_STATUSES = frozenset({502, 504})
+_EASE_S = 10.0  # time without failure that forgives one
 
 
 @dataclass(slots=True)
 class _Rest:
+    since_s: float
     until_s: float
     failures: int
+    probed_at_s: float = float("-inf")  # when a request was let through on probation
+    well_at_s: float | None = None  # when it was seen to be well again
 
 
 class Cooldowns:
-    """Rests by instance key: `base_s` after the first failure, doubled by each further one up to `limit_s`."""
+    """Rests by instance key: `base_s` after the first failure, doubled by each further one up to `limit_s`.
+
+    Every `sent_s` is when the request in question was sent, on the clock of `now`.
+    """
 
     def __init__(self, base_s: float, limit_s: float) -> None:
-        self._base_s = base_s
-        self._limit_s = limit_s
+        self._backoff = Backoff(base_s=base_s, limit_s=limit_s, ease_s=_EASE_S)
         self._rests: dict[str, _Rest] = {}
 
-    def fail(self, key: str, now: float) -> None:
-        """Begin or extend a rest. Failures of requests sent before the rest began count as one."""
+    def fail(self, key: str, now: float, sent_s: float) -> None:
+        """Begin a rest, unless this failure tells nothing new."""
         rest = self._rests.get(key)
-        if rest is None:
-            self._rests[key] = _Rest(now + self._base_s, 1)
-        elif now >= rest.until_s:
-            rest.failures += 1
-            rest.until_s = now + min(self._limit_s, self._base_s * 2.0 ** (rest.failures - 1))
+        failures = 1
+        if rest is not None:
+            news_from_s = rest.until_s if rest.well_at_s is None else rest.since_s
+            if sent_s < news_from_s:
+                return
+            well_s = 0.0 if rest.well_at_s is None else now - rest.well_at_s
+            failures += self._backoff.eased(rest.failures, well_s)
+        self._rests[key] = _Rest(now, now + self._backoff.pause_s(failures), failures)
 
-    def succeed(self, key: str) -> None:
-        """Forget the failures of an instance that answered."""
-        self._rests.pop(key, None)
+    def succeed(self, key: str, now: float, sent_s: float) -> None:
+        """End a rest or a probation: the instance answered. Its failures are forgiven one by one with time."""
+        rest = self._rests.get(key)
+        if rest is None or sent_s < rest.since_s:
+            return
+        if rest.well_at_s is None:
+            rest.well_at_s = now
+        elif not self._backoff.eased(rest.failures, now - rest.well_at_s):
+            del self._rests[key]
+
+    def sent(self, key: str, now: float) -> None:
+        """Note that a request goes to an instance: if that is on probation, the others wait for this one."""
+        rest = self._rests.get(key)
+        if rest is not None and rest.well_at_s is None and now >= rest.until_s:
+            rest.probed_at_s = now
 
     def remaining_s(self, key: str, now: float) -> float:
-        """Seconds of rest that are left, 0 if none."""
+        """Seconds until the instance takes its next request, 0 if it does now."""
         rest = self._rests.get(key)
-        return max(0.0, rest.until_s - now) if rest else 0.0
+        if rest is None or rest.well_at_s is not None:
+            return 0.0
+        return max(0.0, max(rest.until_s, rest.probed_at_s + self._backoff.base_s) - now)
 
-    forget = succeed
-
-
-def blames_instance(outcome: Outcome) -> bool:
-    """Whether an outcome shows that the instance itself failed."""
-    return outcome.status in _BROKEN_STATUSES or not _BROKEN_FLAGS.isdisjoint(outcome.flags)
+    def forget(self, key: str) -> None:
+        """Drop what is known of an incarnation that has ended."""
+        self._rests.pop(key, None)

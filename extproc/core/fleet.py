@@ -33,10 +33,14 @@ RETENTION_S = 600.0  # an incarnation whose record ran out may be alive: what is
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An instance as decisions see it: lifecycle under orders, and when its load was read on our clock."""
+    """An instance as decisions see it: lifecycle under orders, and when its load was read on our clock.
+
+    `ready_since_s` tells when we saw it become Ready; minus infinity for one that was Ready when we first looked.
+    """
 
     instance: Instance
     observed_at_s: float
+    ready_since_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class Fleet:
         while the registry is silent, and until agents had the time to publish again after an outage."""
         self.contact_at_s = float("-inf")
         """When anything last came from the registry; its distance from now tells an outage."""
+        self.freshest_at_s = float("-inf")
+        """When the latest of all reports was read."""
         self._recovery_s = recovery_s
         self._retention_s = retention_s
         self._recovered_at_s: float | None = float("-inf")  # None: the registry is lost
@@ -91,6 +97,7 @@ class Fleet:
         self._absent: dict[str, _Absent] = {}  # by id
         self._orders: dict[str, Lifecycle] = {}
         self._seq: int | None = None
+        self._read = False  # the whole state, once
         self._in_step = False  # an event beyond the last full read was seen
         self._next_expiry_s = float("inf")  # no entry expires, and no absent one is forgotten, before
         self._members: tuple[Member, ...] | None = ()
@@ -146,7 +153,7 @@ class Fleet:
             case Published(instance=instance, ttl_ms=ttl_ms):
                 self._put(Record(instance, 0.0, ttl_ms / 1000), now, effect)
             case Ordered(id=instance_id, lifecycle=lifecycle):
-                self._order(instance_id, lifecycle)
+                self._order(instance_id, lifecycle, now)
             case Removed(id=instance_id):
                 self._remove(instance_id, effect)
                 self._orders.pop(instance_id, None)
@@ -167,7 +174,7 @@ class Fleet:
             self._recovered_at_s = now + self._recovery_s if self._entries else now
         self._seq, self._in_step = state.seq, False
         for instance_id in set(self._orders) | set(state.orders):
-            self._order(instance_id, state.orders.get(instance_id))
+            self._order(instance_id, state.orders.get(instance_id), now)
         for record in state.records:
             self._put(record, now, effect)
         for instance_id in self._entries.keys() - {record.instance.id for record in state.records}:
@@ -176,6 +183,7 @@ class Fleet:
             else:
                 self._entries[instance_id].expires_at_s = self._recovered_at_s
                 self._next_expiry_s = min(self._next_expiry_s, self._recovered_at_s)
+        self._read = True
         self._hear(now, effect)
         return effect.change()
 
@@ -206,21 +214,29 @@ class Fleet:
                 effect.forgotten.append(known.published.key)
             else:  # reading the same record again must not make it look older or newer than it was
                 observed_at_s = max(observed_at_s, known.member.observed_at_s)
-        member = Member(_effective(instance, self._orders.get(instance.id)), observed_at_s)
+        effective = _effective(instance, self._orders.get(instance.id))
+        ready_since_s = now if self._read else float("-inf")
+        if known is not None:
+            ready_since_s = _ready_since_s(known.member, effective, now)
+        elif absent is not None and absent.key == instance.key and absent.was_ready:
+            ready_since_s = float("-inf")  # it went on while its publisher was silent
+        member = Member(effective, observed_at_s, ready_since_s)
+        self.freshest_at_s = max(self.freshest_at_s, observed_at_s)
         expires_at_s = now + record.ttl_s
         self._entries[instance.id] = _Entry(instance, member, expires_at_s)
         self._next_expiry_s = min(self._next_expiry_s, expires_at_s)
         self._members = None
         effect.reported.append(member)
 
-    def _order(self, instance_id: str, lifecycle: Lifecycle | None) -> None:
+    def _order(self, instance_id: str, lifecycle: Lifecycle | None, now: float) -> None:
         if lifecycle is None:
             self._orders.pop(instance_id, None)
         else:
             self._orders[instance_id] = lifecycle
         entry = self._entries.get(instance_id)
         if entry is not None:
-            entry.member = Member(_effective(entry.published, lifecycle), entry.member.observed_at_s)
+            effective, known = _effective(entry.published, lifecycle), entry.member
+            entry.member = Member(effective, known.observed_at_s, _ready_since_s(known, effective, now))
             self._members = None
 
     def _expire(self, instance_id: str, now: float) -> None:
@@ -246,3 +262,10 @@ def _effective(instance: Instance, order: Lifecycle | None) -> Instance:
     if order is None or instance.lifecycle is not Lifecycle.READY:
         return instance
     return msgspec.structs.replace(instance, lifecycle=order, lifecycle_reason="ordered by the operator")
+
+
+def _ready_since_s(known: Member, instance: Instance, now: float) -> float:
+    """When an instance became Ready, given what was known of it; now, if it is not or becomes so now."""
+    was = known.instance
+    stays_ready = was.lifecycle is Lifecycle.READY and instance.lifecycle is Lifecycle.READY
+    return known.ready_since_s if stays_ready and was.key == instance.key else now

@@ -257,6 +257,7 @@ class Reason(StrEnum):
     NOT_READY = "not_ready"
     STALE = "stale"
     COOLING_DOWN = "cooling_down"
+    PUSHED_BACK = "pushed_back"  # it answered 429 or 503 a moment ago
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
     QUEUE_TOO_LONG = "queue_too_long"
     NO_INSTANCE = "no_instance"  # nothing is registered at all

@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from extproc.core.backpressure import Backpressure
 from extproc.core.beliefs import Beliefs
-from extproc.core.cooldown import Cooldowns, blames_instance
+from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
+from extproc.core.limits import limits_of
 from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.slow_start import WarmUps
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speed_records import KindRecord
 from extproc.core.tail import TtftTail
+from extproc.core.verdict import Attempt, Verdict, verdict
 from extproc.core.work import Reservation, block_size_tokens
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
 _DEFAULT_KV_TOKENS = 400_000
+# An access log is flushed every 50 ms, so that a request was sent up to this much sooner than its duration tells.
+_LOG_LATE_S = 0.1
 
 
 class Router:
@@ -42,12 +48,14 @@ class Router:
         self.beliefs = Beliefs(speed_priors)
         self.tail = TtftTail()
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
+        self.backpressure = Backpressure()
+        self.warm_ups = WarmUps()
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
         return Snapshot(
             self.fleet.members(),
-            self.fleet.heard_at_s,
+            min(self.fleet.heard_at_s, self.fleet.freshest_at_s),
             self.ledger,
             self.prefixes,
             self.recent,
@@ -56,6 +64,8 @@ class Router:
             self.beliefs,
             self.tail,
             self.cooldowns,
+            self.backpressure,
+            self.warm_ups,
             self.policy,
         )
 
@@ -69,6 +79,8 @@ class Router:
             self.prefixes.forget(key)
             self.trust.forget(key)
             self.cooldowns.forget(key)
+            self.backpressure.forget(key)
+            self.warm_ups.forget(key)
             self.meter.forget(key)
             self.beliefs.speeds.forget(key)
         for member in change.reported:
@@ -87,16 +99,19 @@ class Router:
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
-        limits = [self.policy.max_in_flight]
-        if self.policy.max_queued is not None and instance.max_num_seqs is not None:
-            limits.append(instance.max_num_seqs + self.policy.max_queued)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return limits_of(instance, self.policy).places(instance)
 
-    def served_by(self, request: Request, address: str, now: float) -> None:
-        """Envoy says which endpoint answers: after a retry it is not the one that was chosen."""
+    def served_by(self, request: Request, address: str, now: float, status: int | None = None) -> None:
+        """Envoy says which endpoint answers: after a retry it is not the one that was chosen.
+
+        `status` is what the answer begins with: an instance on probation is well long before an answer has ended.
+        """
         member = self.fleet.by_address(address)
-        if member is not None:
-            self.rebook(request, member.instance, now)
+        if member is None:
+            return
+        self.rebook(request, member.instance, now)
+        if status is not None and verdict(status, ()) is Verdict.WELL and request.id in self.ledger.booked():
+            self._is_well(member.instance.key, now, self.ledger.reservation(request.id).taken_s)
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
@@ -108,16 +123,32 @@ class Router:
         served = self.fleet.by_address(outcome.address)
         self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
         self._check_prefix(outcome)
-        served_key = served.instance.key if served else None
         chosen_key = outcome.features.instance_key if outcome.features else None
-        if outcome.attempts > 1 and chosen_key != served_key and self._is_current(chosen_key):
-            self.cooldowns.fail(str(chosen_key), now)  # Envoy had to go on to an alternative
-        if served_key is None:
+        served_key = served.instance.key if served else None
+        if outcome.attempts > 1 and chosen_key not in (None, served_key) and self._is_current(chosen_key):
+            # Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder.
+            self.backpressure.push_back(str(chosen_key), now, now - outcome.duration_s)
+        self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
+
+    def attempted(self, attempt: Attempt, now: float) -> None:
+        """Take in what one attempt says of the instance it went to."""
+        sent_s = now - attempt.duration_s
+        member = self.fleet.by_address(attempt.address)
+        if member is None:
             return
-        if blames_instance(outcome):
-            self.cooldowns.fail(served_key, now)
-        elif 200 <= outcome.status < 300:
-            self.cooldowns.succeed(served_key)
+        key = member.instance.key
+        match verdict(attempt.status, attempt.flags):
+            case Verdict.BROKEN:
+                self.cooldowns.fail(key, now, sent_s)
+            case Verdict.FULL:
+                self.backpressure.push_back(key, now, sent_s, attempt.retry_after_s)
+            case Verdict.WELL:
+                self._is_well(key, now, sent_s - _LOG_LATE_S)
+                self.warm_ups.answered(key, member.ready_since_s, sent_s - _LOG_LATE_S)
+
+    def _is_well(self, key: str, now: float, sent_s: float) -> None:
+        self.cooldowns.succeed(key, now, sent_s)
+        self.backpressure.succeed(key, now, sent_s)
 
     def _met(self, outcome: Outcome, now: float) -> MetLoad | None:
         """The load that a request met; its stream may end a little after its outcome is told."""
@@ -169,6 +200,7 @@ class Router:
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
         if self.ledger.move(request.id, instance.key):
+            self.cooldowns.sent(instance.key, now)
             self._expect_prefix(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float) -> None:
@@ -186,6 +218,7 @@ class Router:
         alone_s = speed.prefill_s(request.prompt_tokens - chosen.cached_tokens, chosen.cached_tokens)
         self.meter.begin(request.id, chosen.instance, self.ledger.work(key), alone_s, now)
         self.ledger.reserve(key, reservation)
+        self.cooldowns.sent(key, now)
         self._expect_prefix(request, chosen.instance, now)
 
     def _expect_prefix(self, request: Request, instance: Instance, now: float) -> None:

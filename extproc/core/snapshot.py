@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from extproc.core.backpressure import Backpressure
 from extproc.core.beliefs import Beliefs
 from extproc.core.classes import ClassPolicy
 from extproc.core.cooldown import Cooldowns
@@ -14,6 +15,7 @@ from extproc.core.ledger import Ledger
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.slow_start import WarmUps
 from extproc.core.tail import TtftTail
 from extproc.core.zones import Zones
 
@@ -46,7 +48,7 @@ class Snapshot:
     """State at the moment of a decision. `decide` reads it and changes nothing."""
 
     members: tuple[Member, ...]
-    heard_at_s: float  # when the registry was last heard; ages are measured against it
+    heard_at_s: float  # the latest report of all: one that is much older tells of an agent that fell silent alone
     ledger: Ledger
     prefixes: PrefixIndex  # learned from where requests were sent, in blocks of bytes
     recent: RecentPrefixes  # of these, what was sent a moment ago
@@ -55,4 +57,6 @@ class Snapshot:
     beliefs: Beliefs
     tail: TtftTail
     cooldowns: Cooldowns
+    backpressure: Backpressure
+    warm_ups: WarmUps
     policy: Policy

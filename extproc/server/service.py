@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
+from extproc.core.verdict import Attempt
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
 from extproc.stream.exchange import Exchange, Rules
@@ -107,9 +108,12 @@ class AccessLog:
         shell = self._shell
         try:
             async for data in stream:
-                for outcome in wire.decode_access_log(data):
-                    shell.router.learn(outcome, shell.clock())
-                    shell.observer.finished(outcome)
+                for entry in wire.decode_access_log(data):
+                    if isinstance(entry, Attempt):
+                        shell.router.attempted(entry, shell.clock())
+                    else:
+                        shell.router.learn(entry, shell.clock())
+                        shell.observer.finished(entry)
                 self._tell_trust()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

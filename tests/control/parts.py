@@ -61,17 +61,20 @@ class ScriptedEngine:
     answer_bytes: int = 0
     port: int = 0
     held: asyncio.Event | None = None  # no answer before it is set
+    headers: dict[str, str] = field(default_factory=dict)  # of its answers
     seen: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)  # method, path, headers, body
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        self.seen.append((request.method, request.path, headers, body))
+        seen = {name.lower(): value for name, value in request.headers.items()}
+        self.seen.append((request.method, request.path, seen, body))
         if self.held is not None:
             await self.held.wait()
         answer = b"{" + b" " * self.answer_bytes + b"}" if self.answer_bytes else body
         kind = "application/json" if self.status == 200 else "text/html"
-        return web.Response(status=self.status, body=answer, content_type=kind, headers={"x-engine": self.name})
+        return web.Response(
+            status=self.status, body=answer, content_type=kind, headers={"x-engine": self.name} | self.headers
+        )
 
 
 @asynccontextmanager
@@ -92,9 +95,15 @@ async def running_engine(engine: ScriptedEngine) -> AsyncIterator[ScriptedEngine
 
 @asynccontextmanager
 async def naming_service(
-    cluster: str, endpoints: Sequence[str], headers: tuple[tuple[str, str], ...] = ()
+    cluster: str,
+    endpoints: Sequence[str],
+    headers: tuple[tuple[str, str], ...] = (),
+    logged: asyncio.Queue[Any] | None = None,
 ) -> AsyncIterator[int]:
-    """An ext_proc service, yielded as its port, that sends every request with a body to the same endpoints."""
+    """An ext_proc service, yielded as its port, that sends every request with a body to the same endpoints.
+
+    What Envoy logs is put into `logged`.
+    """
 
     async def process(stream: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
         async for data in stream:
@@ -111,8 +120,10 @@ async def naming_service(
             yield wire.encode_reply(reply, "x-upstream-cluster")
 
     async def logs(stream: AsyncIterator[bytes], _context: Any) -> bytes:
-        async for _ in stream:
-            pass
+        async for data in stream:
+            if logged is not None:
+                for entry in wire.decode_access_log(data):
+                    logged.put_nowait(entry)
         return wire.access_log_answer()
 
     server = grpc.aio.server(options=SERVER_OPTIONS)

@@ -1,4 +1,4 @@
-"""What outcomes teach: token ratios, output lengths, speeds, and which instance to leave alone."""
+"""What outcomes teach: token ratios, output lengths, speeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.core.features import request_of
-from extproc.core.model import Caller, Features, Outcome, Prompt, Reason, Request
+from extproc.core.model import Caller, Features, Outcome, Prompt, Request
 from extproc.core.router import Router
 from tests.core.builders import MODEL, instance, request, router
 
@@ -115,50 +115,3 @@ def test_failed_requests_teach_nothing() -> None:
     features, address = choose(made)
     finish(made, features, address, status=400, completion_tokens=1)
     assert made.beliefs.outputs.calibration() == {}
-
-
-@pytest.mark.parametrize(
-    ("changes", "rests"),
-    [
-        ({"status": 503, "flags": ("upstream_connection_failure",)}, True),
-        ({"status": 502}, True),
-        ({"status": 504}, True),
-        ({"status": 500}, False),  # may be one odd prompt
-        ({"status": 200, "flags": ("upstream_connection_termination",)}, True),
-        ({"status": 503}, False),  # backpressure
-        ({"status": 429}, False),
-        ({"status": 400}, False),
-        ({"status": 0, "flags": ("downstream_connection_termination",)}, False),
-    ],
-)
-def test_only_failures_of_the_instance_make_it_rest(changes: dict[str, Any], rests: bool) -> None:
-    made = router(instance())
-    features, address = choose(made)
-    finish(made, features, address, **changes)
-    decision = made.choose(request("next"), 1.0, 0.0)
-    assert [r.reason for r in decision.rejected] == ([Reason.COOLING_DOWN] if rests else [])
-    assert decision.chosen is not None  # there is no other: better than none
-
-
-def test_rests_grow_with_each_failure_and_end_with_a_success() -> None:
-    made = router(instance())
-    features, address = choose(made)
-    finish(made, features, address, now=0.0, status=502)
-    assert made.choose(request("early"), 0.9, 0.0).rejected
-    assert not made.choose(request("tried"), 1.1, 0.0).rejected
-    finish(made, features, address, now=1.2, status=502)
-    assert made.choose(request("early"), 2.9, 0.0).rejected
-    finish(made, features, address, now=3.3)
-    finish(made, features, address, now=3.4, status=502)
-    assert not made.choose(request("soon"), 4.5, 0.0).rejected
-
-
-def test_a_first_choice_that_envoy_had_to_leave_rests() -> None:
-    made = router(instance("a"), instance("b"))
-    features, address = choose(made)
-    others = [m for m in made.fleet.members() if m.instance.address != address]
-    finish(made, features, others[0].instance.address, attempts=2)
-    decision = made.choose(request("next"), 1.0, 0.0)
-    assert decision.chosen is not None
-    assert decision.chosen.instance.id == others[0].instance.id
-    assert [r.reason for r in decision.rejected] == [Reason.COOLING_DOWN]

@@ -1,0 +1,41 @@
+"""How many requests an instance may have: the operator's rules for all, or its own tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core.model import Instance
+from extproc.core.snapshot import Policy
+
+MAX_IN_FLIGHT_TAG = "max_in_flight"
+MAX_QUEUED_TAG = "max_queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests on one instance at the most, running or waiting; None: any number."""
+
+    max_in_flight: int | None
+    max_queued: int | None  # beyond its batch
+
+    def places(self, instance: Instance) -> int | None:
+        """Open requests that both limits leave together; `max_queued` says nothing where the batch is not known."""
+        if self.max_queued is None or instance.max_num_seqs is None:
+            return self.max_in_flight
+        queued = instance.max_num_seqs + self.max_queued
+        return queued if self.max_in_flight is None else min(self.max_in_flight, queued)
+
+
+def limits_of(instance: Instance, policy: Policy) -> Limits:
+    """Limits of one instance. A tag that is no whole number, such as `none`, takes the limit away."""
+    tags = instance.tags
+    if not tags:
+        return Limits(policy.max_in_flight, policy.max_queued)
+    return Limits(
+        _number(tags[MAX_IN_FLIGHT_TAG]) if MAX_IN_FLIGHT_TAG in tags else policy.max_in_flight,
+        _number(tags[MAX_QUEUED_TAG]) if MAX_QUEUED_TAG in tags else policy.max_queued,
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None

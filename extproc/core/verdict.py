@@ -1,0 +1,69 @@
+"""What an answer, or the lack of one, says of the instance it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """How an instance stands after one attempt."""
+
+    WELL = "well"  # it answered
+    BROKEN = "broken"  # it could not be reached, cut the line, or a proxy before it says so
+    FULL = "full"  # it is alive and takes nothing more for now: backpressure
+    NEUTRAL = "neutral"  # says nothing of it: the client's own mistake, one odd prompt, or Envoy's own refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of Envoy's to send a request to an instance, and what came of it."""
+
+    address: str  # of the endpoint that was tried, "" if none was
+    status: int  # 0 without an answer
+    flags: tuple[str, ...] = ()
+    retry_after_s: float | None = None  # as the instance asks for
+    duration_s: float = 0.0  # from when it was sent
+
+
+# Envoy's response flags by the names of `envoy.data.accesslog.v3.ResponseFlags`.
+_BROKEN_FLAGS = frozenset(
+    {
+        "upstream_connection_failure",
+        "upstream_connection_termination",
+        "upstream_remote_reset",
+        "upstream_protocol_error",
+    }
+)
+# With these Envoy answered by itself; no instance has seen the request.
+_LOCAL_FLAGS = frozenset(
+    {
+        "upstream_overflow",
+        "no_healthy_upstream",
+        "no_route_found",
+        "no_cluster_found",
+        "rate_limited",
+        "rate_limit_service_error",
+        "fault_injected",
+        "overload_manager",
+    }
+)
+_BROKEN_STATUSES = frozenset({502, 504})
+_FULL_STATUSES = frozenset({429, 503})
+
+
+def verdict(status: int, flags: Collection[str]) -> Verdict:
+    """Judge one attempt by its HTTP status, 0 if there was none, and Envoy's response flags.
+
+    A client that hung up is not held against an instance. 500 may be one odd prompt; any other 4xx is the client's own.
+    """
+    if not _BROKEN_FLAGS.isdisjoint(flags):
+        return Verdict.BROKEN
+    if not _LOCAL_FLAGS.isdisjoint(flags):
+        return Verdict.NEUTRAL
+    if status in _BROKEN_STATUSES:
+        return Verdict.BROKEN
+    if status in _FULL_STATUSES:
+        return Verdict.FULL
+    return Verdict.WELL if 200 <= status < 300 else Verdict.NEUTRAL

@@ -1,0 +1,54 @@
+"""Limits of requests on one instance: the operator's for all, and an instance's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.limits import Limits, limits_of
+from extproc.core.model import Reason
+from extproc.core.snapshot import Policy
+from tests.core.builders import instance, request, router
+
+
+@pytest.mark.parametrize(
+    ("tags", "limits"),
+    [
+        ({}, Limits(10, 2)),
+        ({"rack": "7"}, Limits(10, 2)),
+        ({"max_in_flight": "64"}, Limits(64, 2)),
+        ({"max_queued": "0"}, Limits(10, 0)),
+        ({"max_in_flight": "none", "max_queued": "none"}, Limits(None, None)),
+    ],
+)
+def test_tags_of_an_instance_stand_above_the_rules_for_all(tags: dict[str, str], limits: Limits) -> None:
+    """A tag that is no number takes a limit away."""
+    assert limits_of(instance(tags=tags), Policy(max_in_flight=10, max_queued=2)) == limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "max_num_seqs", "places"),
+    [
+        (Limits(None, None), 8, None),
+        (Limits(5, None), 8, 5),
+        (Limits(None, 2), 8, 10),
+        (Limits(5, 2), 8, 5),
+        (Limits(20, 2), 8, 10),
+        (Limits(None, 2), None, None),
+    ],
+)
+def test_places_are_what_both_limits_leave(limits: Limits, max_num_seqs: int | None, places: int | None) -> None:
+    """A limit on the queue needs to know the batch."""
+    assert limits.places(instance(max_num_seqs=max_num_seqs)) == places
+
+
+def test_an_instance_takes_no_more_than_its_own_limit() -> None:
+    """The one beside it, without a tag, takes any number."""
+    made = router(instance("small", tags={"max_in_flight": "1"}), instance("large", hardware="l40s"))
+    first = made.choose(request("first"), 0.0, 0.0)
+    assert first.chosen is not None
+    assert first.chosen.instance.id == "small"
+    second = made.choose(request("second"), 0.0, 0.0)
+    assert second.chosen is not None
+    assert second.chosen.instance.id == "large"
+    assert [(r.instance_id, r.reason) for r in second.rejected] == [("small", Reason.AT_CONCURRENCY_LIMIT)]
+    assert made.limit(made.fleet.members()[0].instance) == 1
