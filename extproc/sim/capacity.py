@@ -8,26 +8,56 @@ brings n = B * U / O prompt tokens. B is what places, KV blocks and the token bu
 
 summed over the instances. U counts every named block once in the workload, as a cache without end shared by all would.
 So no real policy reaches this; it is a common measure of load, not a promise.
+
+Where different instances serve different models, that is worked out for the requests of each such group, and the fleet
+is at its capacity as soon as one group is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
+from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
-from extproc.sim.traffic.arrival import Traffic
+from extproc.sim.traffic.arrival import Arrival, Traffic
 
 
 def capacity_rps(traffic: Traffic, fleet: FleetSpec) -> float:
-    """Requests a second of all instances that are there at the start. Raises ValueError without arrivals."""
+    """Requests a second that the instances can serve that are there at the start.
+
+    Raises ConfigError without arrivals, or if there is no instance for some of them.
+    """
     if not traffic.arrivals:
-        raise ValueError("no arrivals: there is no load to speak of")
+        raise ConfigError(f"{traffic.name} has no requests: there is no load to speak of")
+    groups = _groups(traffic, fleet)
+    return min(_group_rps(part, instances) * len(traffic.arrivals) / len(part.arrivals) for instances, part in groups)
+
+
+def _groups(traffic: Traffic, fleet: FleetSpec) -> list[tuple[list[InstanceSpec], Traffic]]:
+    """Instances that serve the same requests, with these; models that the same instances serve are one group."""
+    here = [spec for spec in fleet.instances if spec.at_start]
+    by_model = {
+        model: tuple(number for number, spec in enumerate(here) if model in spec.models)
+        for model in {arrival.model for arrival in traffic.arrivals}
+    }
+    members: dict[tuple[int, ...], list[Arrival]] = {}
+    for arrival in traffic.arrivals:
+        members.setdefault(by_model[arrival.model], []).append(arrival)
+    if none := members.get(()):
+        raise ConfigError(f"no instance that {fleet.name} begins with serves {none[0].model!r}")
+    return [
+        ([here[number] for number in numbers], replace(traffic, arrivals=tuple(arrivals)))
+        for numbers, arrivals in members.items()
+    ]
+
+
+def _group_rps(traffic: Traffic, instances: Sequence[InstanceSpec]) -> float:
     output_tokens = max(1.0, fmean(arrival.output_tokens for arrival in traffic.arrivals))
     prompt_tokens = fmean(arrival.prompt_tokens for arrival in traffic.arrivals)
     uncached_tokens = prompt_tokens - _repeated_tokens(traffic) / len(traffic.arrivals)
-    return sum(
-        _instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in fleet.instances if spec.at_start
-    )
+    return sum(_instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in instances)
 
 
 def _repeated_tokens(traffic: Traffic) -> int:

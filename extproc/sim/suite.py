@@ -57,13 +57,11 @@ def _setup(
     seed: int,
     requests: int | None = None,
 ) -> Setup:
-    is_made_up = trace in MADE_UP
-    made_up = f"{trace}?requests={requests or MADE_UP_REQUESTS}&seed={seed}"
     return Setup(
         trace=trace,
-        traffic=made_up if is_made_up else str(traces[trace]),
+        traffic=trace if trace in MADE_UP else str(traces[trace]),
         fleet=BUILTIN[fleet](),
         conditions=Conditions(state_delay_s=delay_s, replicas=replicas, seed=seed),
         load=load,
-        requests=None if is_made_up else requests or REQUESTS[trace],
+        requests=requests or REQUESTS.get(trace, MADE_UP_REQUESTS),
     )
