@@ -59,6 +59,9 @@ def html_file(args: argparse.Namespace) -> Path | None:
     path: Path | None = args.html
     if path is None:
         return None
+    from extproc.sim.report.plots import load_matplotlib
+
+    load_matplotlib()
     if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise ConfigError(f"cannot write {path}: name a file in a directory that there is")
     return path

@@ -112,8 +112,10 @@ def test_mean_ttft_is_that_of_the_reference(trace: str, name: str) -> None:
     """Within 15 %, for a rule without caches and for one that lives by them."""
     seen, reference = simulated(trace, name), POINTS[trace, name]
     pairs = [(field.name, getattr(seen, field.name), getattr(reference, field.name)) for field in fields(Point)]
-    print(f"\n{trace} {name}: " + ", ".join(f"{key} {ours:.4g}/{theirs:g}" for key, ours, theirs in pairs))
+    told = ", ".join(f"{key} {ours:.4g}/{theirs:g}" for key, ours, theirs in pairs)
+    print(f"\n{trace} {name}: {told}", end="")  # noqa: T201
     assert seen.mean == pytest.approx(reference.mean, rel=TOLERANCE)
+    assert seen.hit == pytest.approx(reference.hit, abs=0.02)
 
 
 def test_a_chunk_costs_the_same_wherever_it_stands() -> None:
