@@ -13,8 +13,8 @@ from extproc.sim.setup import Setup
 LOADS = (0.60, 0.85, 1.05)
 STATE_DELAYS_S = (0.2, 2.0)
 REPLICAS = (1, 4)
-# Of each recorded workload: at the capacity of sixteen H100, 83, 53, 30 and 22 s; of the mixed fleet, nearly twice that.
-# An answer takes 8 to 12 s of them, but of Azure's code 1 s: with fewer requests a fleet would be filled, not loaded.
+# Of each recorded workload: at the capacity of sixteen H100 these are 85, 50, 30 and 22 s, of the mixed fleet nearly
+# twice that. An answer takes about 10 s, but of Azure's code 1 s: fewer requests would fill a fleet and not load it.
 REQUESTS = {
     "mooncake-conversation": 2000,
     "mooncake-synthetic": 2000,

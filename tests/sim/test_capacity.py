@@ -47,6 +47,17 @@ def test_capacity_by_hand() -> None:
     assert capacity_rps(traffic, fleet(instance)) == pytest.approx(16 / (200 * step_ms * 1e-3))
 
 
+def test_blocks_that_no_cache_of_the_fleet_could_keep_are_computed_anew() -> None:
+    """Two prompts of 4 blocks by turns: two instances have room for both, and one for one of them."""
+    once = replace(flood((1, SMALL)).arrivals[0], output_tokens=2)
+    pair = [replace(once, blocks=blocks) for blocks in ((1, 2, 3, 4), (5, 6, 7, 8))]
+    traffic = Traffic(name="turns", arrivals=tuple(pair * 50), block_size_tokens=500)
+    unshared = replace(traffic, arrivals=tuple(replace(a, blocks=()) for a in traffic.arrivals))
+    one, two = (fleet(*(spec(name, kv_tokens=2000) for name in names)) for names in ("a", "ab"))
+    assert capacity_rps(traffic, one) == pytest.approx(capacity_rps(unshared, one))
+    assert capacity_rps(traffic, two) > 1.5 * capacity_rps(unshared, two)
+
+
 @pytest.mark.parametrize(
     ("changes", "more"),
     [

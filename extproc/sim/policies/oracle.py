@@ -163,9 +163,7 @@ def _shared_tokens(place: _Place, output_tokens: int, step_s: float, now: float)
     for sent in place.sent.values():
         left: float = sent.output_tokens
         if sent.first_token_s is not None:
-            left -= (now - sent.first_token_s) / step_s
-            if left < 1.0:
-                left = 1.0
+            left = max(1.0, left - (now - sent.first_token_s) / step_s)
         shared += left if left < output_tokens else output_tokens
     return shared
 
