@@ -72,8 +72,11 @@ def no_body(dialect: Dialect = Dialect.OPENAI) -> Refusal:
     return bad_body(BodyError("The request has no body."), dialect)
 
 
-def unroutable(request: Request, decision: Decision, dialect: Dialect = Dialect.OPENAI) -> Refusal:
-    """Answer to a request that no instance can serve; what the client may learn of the reason."""
+def unroutable(request: Request, decision: Decision, retry_after_s: int, dialect: Dialect = Dialect.OPENAI) -> Refusal:
+    """Answer to a request that no instance can serve; what the client may learn of the reason.
+
+    `retry_after_s`: when another try is worth it, where the reason is one that passes.
+    """
     reason, model = decision.reason, request.model
     if reason is Reason.MODEL_NOT_SERVED:
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
@@ -90,7 +93,7 @@ def unroutable(request: Request, decision: Decision, dialect: Dialect = Dialect.
         message = "The prompt is longer than the context of every instance that serves this model."
         return refusal(400, "context_length_exceeded", message, dialect, _PROMPT_FIELDS.get(request.api))
     message = f"No instance can serve the model '{model}' now ({reason})."
-    return refusal(503, str(reason), message, dialect, retry_after_s=1)
+    return refusal(503, str(reason), message, dialect, retry_after_s=retry_after_s)
 
 
 def _missing(decision: Decision) -> str:

@@ -6,41 +6,76 @@ brings n = B * U / O prompt tokens. B is what places, KV blocks and the token bu
 
     capacity = B / (O * step_s(n, B))
 
-summed over the instances. U counts every named block once in the workload, as a cache without end shared by all would.
-So no real policy reaches this; it is a common measure of load, not a promise.
+summed over the instances. U counts what one cache with the KV room of all of them would not hold, shared by all and
+dropping the least recently used block first. Caches that each belong to one instance, and that share their room with
+running requests, hold less. So no real policy quite reaches this; it is a common measure of load, not a promise.
+
+Where different instances serve different models, that is worked out for the requests of each such group, and the fleet
+is at its capacity as soon as one group is.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
+from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
-from extproc.sim.traffic.arrival import Traffic
+from extproc.sim.traffic.arrival import Arrival, Traffic
 
 
 def capacity_rps(traffic: Traffic, fleet: FleetSpec) -> float:
-    """Requests a second of all instances that are there at the start. Raises ValueError without arrivals."""
+    """Requests a second that the instances can serve that are there at the start.
+
+    Raises ConfigError without arrivals, or if there is no instance for some of them.
+    """
     if not traffic.arrivals:
-        raise ValueError("no arrivals: there is no load to speak of")
+        raise ConfigError(f"{traffic.name} has no requests: there is no load to speak of")
+    groups = _groups(traffic, fleet)
+    return min(_group_rps(part, instances) * len(traffic.arrivals) / len(part.arrivals) for instances, part in groups)
+
+
+def _groups(traffic: Traffic, fleet: FleetSpec) -> list[tuple[list[InstanceSpec], Traffic]]:
+    """Instances that serve the same requests, with these; models that the same instances serve are one group."""
+    here = [spec for spec in fleet.instances if spec.at_start]
+    by_model = {
+        model: tuple(number for number, spec in enumerate(here) if model in spec.models)
+        for model in {arrival.model for arrival in traffic.arrivals}
+    }
+    members: dict[tuple[int, ...], list[Arrival]] = {}
+    for arrival in traffic.arrivals:
+        members.setdefault(by_model[arrival.model], []).append(arrival)
+    if none := members.get(()):
+        raise ConfigError(f"no instance that {fleet.name} begins with serves {none[0].model!r}")
+    return [
+        ([here[number] for number in numbers], replace(traffic, arrivals=tuple(arrivals)))
+        for numbers, arrivals in members.items()
+    ]
+
+
+def _group_rps(traffic: Traffic, instances: Sequence[InstanceSpec]) -> float:
     output_tokens = max(1.0, fmean(arrival.output_tokens for arrival in traffic.arrivals))
     prompt_tokens = fmean(arrival.prompt_tokens for arrival in traffic.arrivals)
-    uncached_tokens = prompt_tokens - _repeated_tokens(traffic) / len(traffic.arrivals)
-    return sum(
-        _instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in fleet.instances if spec.at_start
-    )
+    room_tokens = sum(spec.kv_tokens for spec in instances)
+    uncached_tokens = prompt_tokens - _repeated_tokens(traffic, room_tokens) / len(traffic.arrivals)
+    return sum(_instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in instances)
 
 
-def _repeated_tokens(traffic: Traffic) -> int:
-    """Prompt tokens of blocks that came before, in the order of the workload."""
-    seen: set[int] = set()
+def _repeated_tokens(traffic: Traffic, room_tokens: int) -> int:
+    """Prompt tokens that such a cache holds when they come, in the order of the workload."""
+    held: OrderedDict[int, None] = OrderedDict()
+    room_blocks = room_tokens // traffic.block_size_tokens
     repeated_blocks = 0
     for arrival in traffic.arrivals:
-        blocks = arrival.blocks[: arrival.prompt_tokens // traffic.block_size_tokens]
-        for block in blocks:
-            if block not in seen:
-                break
-            repeated_blocks += 1
-        seen.update(arrival.blocks)
+        prompt = arrival.blocks[: arrival.prompt_tokens // traffic.block_size_tokens]
+        repeated_blocks += next((place for place, block in enumerate(prompt) if block not in held), len(prompt))
+        for block in reversed(arrival.blocks):  # what stands further back in a prompt is dropped first
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > room_blocks:
+            held.popitem(last=False)
     return repeated_blocks * traffic.block_size_tokens
 
 

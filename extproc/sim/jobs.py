@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from extproc.errors import ProcessError
 from extproc.sim.report.curves import Curves, curves
 from extproc.sim.report.figures import Figures, figures
 from extproc.sim.report.slo import Slos
-from extproc.sim.setup import Setup, run
+from extproc.sim.setup import Setup, run, workload
+
+_CHUNK = 8  # jobs that a process takes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +38,35 @@ class Result:
     policy: str
     figures: Figures
     curves: Curves | None
+    cpu_s: float  # that the replay took, of one core
 
 
 def work(job: Job) -> Result:
     """Make one run. Raises ConfigError."""
+    workload(job.setup)  # read or made once for all policies: it is no part of what one of them costs
+    began_s = time.process_time()
     made = run(job.setup, job.policy)
-    return Result(job.place, job.policy, figures(made, job.slos), curves(made) if job.draws else None)
+    cpu_s = time.process_time() - began_s
+    return Result(job.place, job.policy, figures(made, job.slos), curves(made) if job.draws else None, cpu_s)
 
 
 def work_all(jobs: Sequence[Job], processes: int) -> Iterator[Result]:
-    """Results as they come, in the order of `jobs`; jobs that stand together share their workload."""
+    """Results in the order of `jobs`, as they come; jobs that stand together share their workload.
+
+    Raises ConfigError as `work`, and ProcessError if a process is killed.
+    """
     if processes == 1 or len(jobs) == 1:
         yield from map(work, jobs)
         return
     # Forked processes of a program that never started a thread are safe, and start at once.
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        yield from pool.map(work, jobs, chunksize=max(1, min(8, len(jobs) // processes)))
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_silently) as pool:
+        try:
+            yield from pool.map(work, jobs, chunksize=max(1, min(_CHUNK, len(jobs) // processes)))
+        except BrokenProcessPool:
+            raise ProcessError("a simulating process was killed; if memory ran out, take fewer --jobs") from None
+
+
+def _end_silently() -> None:
+    """Ctrl-C goes to all processes of a terminal, and one traceback each would bury what was asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

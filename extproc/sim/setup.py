@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from extproc.errors import ConfigError, ExtprocError
 from extproc.sim.capacity import capacity_rps
 from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec
+from extproc.sim.policies.catalog import CATALOG
 from extproc.sim.policies.catalog import load as load_policy
 from extproc.sim.report.run import Run
-from extproc.sim.traffic.arrival import Traffic
+from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.scale import at_rate, seeded, take
 from extproc.sim.traffic.sources import is_made_up, traffic_at, traffic_of
 
@@ -26,18 +29,28 @@ class Setup:
     conditions: Conditions
     load: float | None = None  # of the fleet's capacity for this workload; None: at its own pace
     rate_rps: float | None = None  # the same in requests a second
-    requests: int | None = None  # as many of a recorded workload; None: all
-
-    @property
-    def is_made_up(self) -> bool:
-        """Whether no file is behind it: then its own text has its seed and number of requests."""
-        return is_made_up(self.traffic)
+    requests: int | None = None  # as many, the first ones of a recording; None: all, or as the text says
 
 
 def run(setup: Setup, policy: str) -> Run:
-    """Simulate. Raises ConfigError where the setup makes no sense."""
+    """Simulate. Raises ConfigError where the setup makes no sense, or where a policy from outside fails."""
     factory = load_policy(policy)
-    return replay(_traffic(_Key(setup)), setup.fleet, setup.conditions, policy, factory)
+    traffic = workload(setup)
+    if policy in CATALOG:
+        return replay(traffic, setup.fleet, setup.conditions, policy, factory)
+    try:
+        return replay(traffic, setup.fleet, setup.conditions, policy, factory)
+    except ExtprocError as error:
+        raise ConfigError(f"policy {policy!r}: {error}") from error
+    except Exception as error:  # whatever the code of a stranger does
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"policy {policy!r} failed with {what} ({frame.filename}, line {frame.lineno})") from error
+
+
+def workload(setup: Setup) -> Traffic:
+    """The requests of a setup, at its pace. Raises ConfigError."""
+    return _traffic(_Key(setup))
 
 
 class _Key:
@@ -51,7 +64,7 @@ class _Key:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._key == other._key
+        return isinstance(other, _Key) and self._key == other._key and self.setup.fleet == other.setup.fleet
 
 
 @lru_cache(maxsize=8)
@@ -65,27 +78,48 @@ def _traffic(key: _Key) -> Traffic:
     traffic = _paced(setup, setup.rate_rps)
     if setup.load is not None:
         traffic = _paced(setup, setup.load * capacity_rps(traffic, setup.fleet))
-        if setup.is_made_up:
+        if is_made_up(setup.traffic):
             # At another pace other turns of its sessions fall into the workload: what can be cached has changed.
             traffic = _paced(setup, setup.load * capacity_rps(traffic, setup.fleet))
-    return _aimed(traffic, setup.fleet)
+    return traffic
 
 
 def _paced(setup: Setup, rate_rps: float | None) -> Traffic:
-    """The workload at a rate; a made-up one is made for it, a recorded one is stretched."""
-    if setup.is_made_up:
-        return traffic_of(setup.traffic) if rate_rps is None else traffic_at(setup.traffic, rate_rps)
+    """The workload at a rate, for the models of the fleet; a made-up one is made for it, a recorded one stretched."""
+    if is_made_up(setup.traffic):
+        text = _with_options(setup.traffic, requests=setup.requests, seed=setup.conditions.seed)
+        return _aimed(traffic_of(text) if rate_rps is None else traffic_at(text, rate_rps), setup.fleet)
     traffic = seeded(_recorded(setup.traffic), setup.conditions.seed)
     if setup.requests is not None:
         traffic = take(traffic, setup.requests)
-    return traffic if rate_rps is None else at_rate(traffic, rate_rps)
+    return _aimed(traffic if rate_rps is None else at_rate(traffic, rate_rps), setup.fleet)
+
+
+def _with_options(text: str, **options: int | None) -> str:
+    """A made-up workload with further options; its own text goes before them."""
+    said = {option.partition("=")[0] for option in text.partition("?")[2].split("&")}
+    more = [f"{name}={value}" for name, value in options.items() if value is not None and name not in said]
+    return text + ("&" if "?" in text else "?") * bool(more) + "&".join(more)
 
 
 def _aimed(traffic: Traffic, fleet: FleetSpec) -> Traffic:
-    """Requests that name no model in particular go to the one that the fleet serves."""
-    models = {model for spec in fleet.instances for model in spec.models}
-    if all(arrival.model in models for arrival in traffic.arrivals):
+    """Requests for models that the fleet does not serve go to the one that all of it serves.
+
+    Raises ConfigError if there is none: then nobody can tell which is meant.
+    """
+    served = {model for spec in fleet.instances for model in spec.models}
+    strange = sorted({arrival.model for arrival in traffic.arrivals} - served)
+    if not strange:
         return traffic
-    first = sys.intern(fleet.instances[0].models[0])
-    arrivals = [arrival if arrival.model in models else replace(arrival, model=first) for arrival in traffic.arrivals]
-    return replace(traffic, arrivals=tuple(arrivals))
+    common = [model for model in fleet.instances[0].models if all(model in spec.models for spec in fleet.instances)]
+    if not common:
+        raise ConfigError(
+            f"requests of {traffic.name} ask for {strange[0]!r}; {fleet.name} does not serve it, nor one model on all "
+            f"of its instances, but {', '.join(sorted(served))}: name it under models where it shall go"
+        )
+    only = sys.intern(common[0])
+
+    def aimed(arrival: Arrival) -> Arrival:
+        return arrival if arrival.model in served else replace(arrival, model=only)
+
+    return replace(traffic, arrivals=tuple(map(aimed, traffic.arrivals)))

@@ -29,6 +29,7 @@ from extproc.core.explanation_text import as_line
 from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.hand_over import hand_over_headers
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
+from extproc.core.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.stream.messages import (
@@ -110,7 +111,7 @@ class Exchange:
                 return self._route(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
                 if message.upstream and self.request is not None:
-                    self._router.served_by(self.request, message.upstream, now)
+                    self._router.served_by(self.request, message.upstream, now, message.status)
                 return Annotate(self._explanation(message.upstream)) if self._explains else Continue(ResponseHeaders)
             case _, Trailers():
                 return Continue(Trailers, message.of_request)
@@ -212,7 +213,7 @@ class Exchange:
         decision = self.decision = self._router.choose(request, now, draw, self._full)
         self._decided_at_s = now
         if decision.chosen is None:
-            return self._turn_away(request, decision)
+            return self._turn_away(request, decision, now, draw)
         if not self._rules.strict:
             return self._go(request, decision)
         self._state = _State.PLACING
@@ -241,11 +242,12 @@ class Exchange:
             return prompt
         return replace(prompt, priority=None)
 
-    def _turn_away(self, request: Request, decision: Decision) -> Reply:
+    def _turn_away(self, request: Request, decision: Decision, now: float, draw: float) -> Reply:
         """Refuse, unless no instance is known at all: then Envoy's own balancing may be the better guess."""
         if decision.reason is Reason.NO_INSTANCE and not self._rules.refuse_unknown:
             return self._pass_on(RequestBody, decision.reason)
-        return self._answer(errors.unroutable(request, decision, self._dialect))
+        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw)
+        return self._answer(errors.unroutable(request, decision, wait_s, self._dialect))
 
     def _pass_on(self, to: type[Message], reason: str) -> PassOn:
         self._state = _State.PASSED

@@ -69,14 +69,14 @@ def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(
     reason: Reason, status: int, code: str, openai: str, anthropic: str
 ) -> None:
     for dialect, kind in ((Dialect.OPENAI, openai), (Dialect.ANTHROPIC, anthropic)):
-        refusal = errors.unroutable(request(), decision(reason), dialect)
+        refusal = errors.unroutable(request(), decision(reason), 7, dialect)
         assert (refusal.status, refusal.code) == (status, code)
         assert shape(refusal)["error"]["type"] == kind
         assert (refusal.retry_after_s is not None) == (status == 503)
 
 
 def test_a_missing_capability_is_named() -> None:
-    assert "vision" in shape(errors.unroutable(request(), decision(Reason.CAPABILITY_MISSING)))["error"]["message"]
+    assert "vision" in shape(errors.unroutable(request(), decision(Reason.CAPABILITY_MISSING), 7))["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from extproc.core.model import Lifecycle
+from extproc.errors import ConfigError
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.news import News
@@ -41,7 +42,10 @@ class _Flight:
 
 
 def replay(traffic: Traffic, fleet: FleetSpec, conditions: Conditions, name: str, factory: Factory) -> Run:
-    """What becomes of a workload under one policy, `name`; the same for the same arguments."""
+    """What becomes of a workload under one policy, `name`; the same for the same arguments.
+
+    Raises ConfigError if the policy chooses an instance that there is not.
+    """
     return _Replay(traffic, fleet, conditions, factory).run(name)
 
 
@@ -119,7 +123,10 @@ class _Replay:
         if chosen is None:
             self._over(flight, Fate.REFUSED)
             return
-        flight.engine = engine = self._engines[chosen]
+        engine = self._engines.get(chosen)
+        if engine is None:
+            raise ConfigError(f"it chose instance {chosen!r}, and {self._fleet.name} has none of that id")
+        flight.engine = engine
         self._after(engine.network_s, self._deliver, flight, engine)
 
     def _deliver(self, flight: _Flight, engine: Engine) -> None:

@@ -24,12 +24,9 @@ class _Sent:
 
     ask: Ask
     uncached_tokens: int
+    output_tokens: int
+    final_tokens: int  # of KV that it will hold at its end
     first_token_s: float | None = None
-
-    @property
-    def final_tokens(self) -> int:
-        """KV tokens that it will hold at its end."""
-        return self.ask.arrival.prompt_tokens + self.ask.arrival.output_tokens
 
 
 @dataclass(slots=True)
@@ -70,7 +67,9 @@ class Oracle:
             return None
         _, _, engine, uncached_tokens = best
         place = self._places[engine.id]
-        place.sent[ask.id] = sent = _Sent(ask, uncached_tokens)
+        output_tokens = ask.arrival.output_tokens
+        sent = _Sent(ask, uncached_tokens, output_tokens, ask.arrival.prompt_tokens + output_tokens)
+        place.sent[ask.id] = sent
         place.coming.update(ask.prompt_blocks)
         place.backlog_tokens += uncached_tokens
         place.final_tokens += sent.final_tokens
@@ -150,8 +149,7 @@ def _added_s(engine: Engine, place: _Place, ask: Ask, uncached_tokens: int, now:
     step_s = slowness * (profile.decode_step_s(running + 1, context_tokens) + overhead_s)
     wait_s = _room_s(engine, place, arrival.prompt_tokens, step_s, now)
     added_step_s = slowness * 1e-3 * (profile.e_ms + profile.f_ms * arrival.prompt_tokens)
-    shared_tokens = sum(min(_left(sent, step_s, now), arrival.output_tokens) for sent in place.sent.values())
-    harm_s = running * prefill_s + shared_tokens * added_step_s
+    harm_s = running * prefill_s + _shared_tokens(place, arrival.output_tokens, step_s, now) * added_step_s
     excess_tokens = place.final_tokens + arrival.prompt_tokens + arrival.output_tokens - spec.kv_tokens
     if excess_tokens > 0 and not wait_s:
         harm_s += slowness * profile.prefill_s(min(excess_tokens, spec.kv_tokens), 0)  # somebody is computed twice
@@ -159,11 +157,22 @@ def _added_s(engine: Engine, place: _Place, ask: Ask, uncached_tokens: int, now:
     return own_s + harm_s
 
 
+def _shared_tokens(place: _Place, output_tokens: int, step_s: float, now: float) -> float:
+    """Steps that this answer will share with others, summed over them: `_left`, written out where it is hot."""
+    shared = 0.0
+    for sent in place.sent.values():
+        left: float = sent.output_tokens
+        if sent.first_token_s is not None:
+            left = max(1.0, left - (now - sent.first_token_s) / step_s)
+        shared += left if left < output_tokens else output_tokens
+    return shared
+
+
 def _left(sent: _Sent, step_s: float, now: float) -> float:
     """Tokens that an answer still lacks."""
     if sent.first_token_s is None:
-        return sent.ask.arrival.output_tokens
-    return max(1.0, sent.ask.arrival.output_tokens - (now - sent.first_token_s) / step_s)
+        return sent.output_tokens
+    return max(1.0, sent.output_tokens - (now - sent.first_token_s) / step_s)
 
 
 def _room_s(engine: Engine, place: _Place, prompt_tokens: int, step_s: float, now: float) -> float:
@@ -189,5 +198,5 @@ def _room_s(engine: Engine, place: _Place, prompt_tokens: int, step_s: float, no
             break
     # If even all of them do not make room, those that wait must have run too: as long again for each filling.
     again = max(0.0, lacking_tokens / spec.kv_tokens, lacking_places / spec.max_num_seqs)
-    mean_output = sum(sent.ask.arrival.output_tokens for sent in waiting) / len(waiting) if waiting else 0.0
+    mean_output = sum(sent.output_tokens for sent in waiting) / len(waiting) if waiting else 0.0
     return (wait_tokens + again * mean_output) * step_s

@@ -150,7 +150,7 @@ def _legend(figure: Any, axes: Any) -> None:
 
 def _svg(name: str, label: str, size_in: tuple[float, float], draw: Callable[[Any], None]) -> str:
     """An SVG element: `name` keeps its ids apart from those of the page's other plots."""
-    matplotlib = _matplotlib()
+    matplotlib = load_matplotlib()
     with matplotlib.rc_context(_SETTINGS):
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=size_in, layout="constrained")
         draw(figure)
@@ -171,7 +171,8 @@ def _inline(svg: str, name: str, label: str, width_in: float) -> str:
     return re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
 
 
-def _matplotlib() -> Any:
+def load_matplotlib() -> Any:
+    """Load the module. Raises ConfigError if it is missing."""
     try:
         return importlib.import_module("matplotlib")
     except ImportError:

@@ -34,7 +34,7 @@ _FILES: dict[str, Callable[[Path], Traffic]] = {
     "log": request_log.load,
     "mooncake": mooncake.load,
 }
-_KNOWN_TRACES = {
+PUBLIC_TRACES = {  # name -> kind of file, its name in the directory
     "mooncake-conversation": ("mooncake", "mooncake-conversation.jsonl"),
     "mooncake-synthetic": ("mooncake", "mooncake-synthetic.jsonl"),
     "azure-conversation": ("azure", "azure-2023-conversation.csv"),
@@ -76,13 +76,13 @@ def traffic_at(text: str, requests_s: float) -> Traffic:
 
 def known_traces(directory: Path) -> dict[str, Path]:
     """Public traces that lie in a directory under the names that docs/traffic.md gives them; `load_known` reads one."""
-    paths = {name: directory / file for name, (_, file) in _KNOWN_TRACES.items()}
+    paths = {name: directory / file for name, (_, file) in PUBLIC_TRACES.items()}
     return {name: path for name, path in paths.items() if path.is_file()}
 
 
 def load_known(name: str, path: Path) -> Traffic:
     """A public trace of `known_traces`. Raises ConfigError."""
-    kind, _ = _KNOWN_TRACES[name]
+    kind, _ = PUBLIC_TRACES[name]
     return _FILES[kind](path)
 
 

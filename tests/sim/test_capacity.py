@@ -1,0 +1,108 @@
+"""What counts as a load of 1: the capacity of a fleet for a workload, against hand-computed and simulated figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extproc.errors import ConfigError
+from extproc.sim.capacity import capacity_rps
+from extproc.sim.fleet.replay import replay
+from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
+from extproc.sim.policies.oracle import Oracle
+from extproc.sim.traffic.arrival import Arrival, Traffic
+
+SMALL, LARGE = "llama-3.1-8b", "qwen3-32b"
+
+
+def fleet(*instances: InstanceSpec) -> FleetSpec:
+    return FleetSpec(name="some", instances=instances)
+
+
+def spec(name: str, *models: str, **more: object) -> InstanceSpec:
+    return replace(InstanceSpec(id=name, models=models or (SMALL,)), **more)
+
+
+def flood(*parts: tuple[int, str], blocks: tuple[int, ...] = ()) -> Traffic:
+    """So many requests for each model, all at once, of 2,000 tokens and answers of 200."""
+    arrivals = [
+        Arrival(at_s=0.0, prompt_tokens=2000, output_tokens=200, model=model, blocks=blocks)
+        for count, model in parts
+        for _ in range(count)
+    ]
+    return Traffic(name="flood", arrivals=tuple(arrivals), block_size_tokens=500)
+
+
+def test_capacity_by_hand() -> None:
+    """16 places, each brings 1,600 uncached tokens and 200 steps; step time is the profile's formula."""
+    instance = spec("a", max_num_seqs=16, step_overhead_s=0.004)
+    # 100 requests share 4 blocks of 500 tokens; the first computes them, and 99 times 2,000 tokens are repeated.
+    traffic = flood((100, SMALL), blocks=(1, 2, 3, 4))
+    uncached = 2000 / 100
+    new = 16 * uncached / 200
+    p = instance.profile()
+    step_ms = max(p.a_ms, p.d_ms) + p.b_ms * new + p.c_ms * new * (2000 - uncached / 2) + p.e_ms * 16
+    step_ms += p.f_ms * 16 * (2000 + 100) + 4
+    assert capacity_rps(traffic, fleet(instance)) == pytest.approx(16 / (200 * step_ms * 1e-3))
+
+
+def test_blocks_that_no_cache_of_the_fleet_could_keep_are_computed_anew() -> None:
+    """Two prompts of 4 blocks by turns: two instances have room for both, and one for one of them."""
+    once = replace(flood((1, SMALL)).arrivals[0], output_tokens=2)
+    pair = [replace(once, blocks=blocks) for blocks in ((1, 2, 3, 4), (5, 6, 7, 8))]
+    traffic = Traffic(name="turns", arrivals=tuple(pair * 50), block_size_tokens=500)
+    unshared = replace(traffic, arrivals=tuple(replace(a, blocks=()) for a in traffic.arrivals))
+    one, two = (fleet(*(spec(name, kv_tokens=2000) for name in names)) for names in ("a", "ab"))
+    assert capacity_rps(traffic, one) == pytest.approx(capacity_rps(unshared, one))
+    assert capacity_rps(traffic, two) > 1.5 * capacity_rps(unshared, two)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"slowness": 2.0}, 0.5),  # twice as long for each step
+        ({"at_start": False}, 0.0),  # it comes later
+        ({"max_num_seqs": 1000}, 1.0),  # of 222 requests at once by KV room, more places are of no use
+    ],
+)
+def test_what_an_instance_adds(changes: dict[str, object], more: float) -> None:
+    """A second instance beside one that is as usual."""
+    traffic = flood((10, SMALL))
+    alone = capacity_rps(traffic, fleet(spec("a")))
+    both = capacity_rps(traffic, fleet(spec("a"), spec("b", **changes)))
+    assert both == pytest.approx(alone * (1 + more), rel=1e-3)
+
+
+def test_a_fleet_of_two_models_is_full_when_one_of_them_is() -> None:
+    """Nine of ten requests are for the one large instance: the nine small ones idle at the capacity."""
+    instances = [spec(f"s{number}") for number in range(9)]
+    large = spec("l", LARGE, hardware="h100_sxm", tensor_parallel=2)
+    traffic = flood((1, SMALL), (9, LARGE))
+    alone = capacity_rps(flood((9, LARGE)), fleet(large))
+    assert capacity_rps(traffic, fleet(*instances, large)) == pytest.approx(alone / 0.9)
+
+
+def test_models_of_the_same_instances_share_them() -> None:
+    """Two names for one fleet are no second fleet."""
+    instance = spec("a", SMALL, "chat")
+    assert capacity_rps(flood((5, SMALL), (5, "chat")), fleet(instance)) == pytest.approx(
+        capacity_rps(flood((10, SMALL)), fleet(instance))
+    )
+
+
+def test_no_load_without_requests_or_instances() -> None:
+    """Each is told in one line."""
+    with pytest.raises(ConfigError, match="no requests"):
+        capacity_rps(flood(), fleet(spec("a")))
+    with pytest.raises(ConfigError, match=LARGE):
+        capacity_rps(flood((1, LARGE)), fleet(spec("a")))
+
+
+@pytest.mark.parametrize("max_num_batched_tokens", [1024, 8192])
+def test_a_flood_is_served_at_the_capacity(max_num_batched_tokens: int) -> None:
+    """A thousand requests at once on two instances, nothing shared: within 15 %, with begin and end of it."""
+    two = fleet(*(spec(name, max_num_batched_tokens=max_num_batched_tokens) for name in "ab"))
+    traffic = flood((1000, SMALL))
+    result = replay(traffic, two, Conditions(), "oracle", Oracle)
+    assert 1000 / result.ended_s == pytest.approx(capacity_rps(traffic, two), rel=0.15)
