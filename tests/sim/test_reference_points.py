@@ -24,9 +24,10 @@ from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
 from extproc.sim.policies.catalog import load as policy
 from extproc.sim.report.figures import figures
+from extproc.sim.traffic import mooncake
 from extproc.sim.traffic.arrival import Traffic
 from extproc.sim.traffic.scale import at_rate, rate
-from extproc.sim.traffic.sources import known_traces, load_known
+from extproc.sim.traffic.sources import known_traces
 
 MODEL = "meta-llama/Llama-3.1-8B"
 SPEED_UP = 3
@@ -87,7 +88,7 @@ def workload(trace: str) -> Traffic:
     path = known_traces(Path(os.environ.get("EXTPROC_TRACES") or "/nonexistent")).get(trace)
     if path is None:
         pytest.skip("EXTPROC_TRACES names no directory with this trace")
-    traffic = load_known(trace, path)
+    traffic = mooncake.load(path, spread=False)  # as the reference replayed it
     traffic = at_rate(traffic, SPEED_UP * rate(traffic))
     return replace(traffic, arrivals=tuple([replace(arrival, model=MODEL) for arrival in traffic.arrivals]))
 

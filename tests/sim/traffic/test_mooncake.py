@@ -78,3 +78,13 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     """With its name."""
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.jsonl: No such file"):
         load(tmp_path / "nowhere.jsonl")
+
+
+def test_requests_of_one_tick_are_spread_until_the_next(tmp_path: Path) -> None:
+    """In their order; those of the last tick, after which nothing comes, stay together."""
+    line = '{"timestamp": %d, "input_length": 9, "output_length": %d, "hash_ids": [1]}'
+    path = written(
+        tmp_path / "t.jsonl", *[line % (at, number + 1) for number, at in enumerate([0, 0, 0, 3000, 6000, 6000])]
+    )
+    assert [(a.at_s, a.output_tokens) for a in load(path).arrivals] == [(0, 1), (1, 2), (2, 3), (3, 4), (6, 5), (6, 6)]
+    assert [a.at_s for a in load(path, spread=False).arrivals] == [0, 0, 0, 3, 6, 6]
