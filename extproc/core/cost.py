@@ -22,8 +22,7 @@ from extproc.core.speed import Speed
 from extproc.core.staleness import doubt_s, doubt_share
 from extproc.core.work import Work, block_size_tokens
 
-# Below this share of its KV blocks an instance is not believed to preempt.
-_PRESSURE_FROM = 0.8
+_SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or for certain
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
@@ -61,18 +60,15 @@ class Pricing:
         if requests:
             # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
             prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
-        # While prompts of others are computed, an answer stands still.
-        stretch = 1.0 / (1.0 - work.pace.prefill_share(now))
-        tpot_s = step_s * stretch
-        room_s, room_harm_s = _room(request, instance, work, uncached_tokens, tpot_s)
+        room_s, room_harm_s = _room(request, instance, work, uncached_tokens, step_s)
         backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
         queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
         harm_s = room_harm_s
         if requests:
-            harm_s += work.decoding(now) * prefill_s + _sharing_s(request, work, speed, stretch)
-        harm_s += _later_s(work, backlog_s, prefill_s, stretch, now)
+            harm_s += work.decoding(now) * prefill_s + _sharing_s(request, work, speed)
+        harm_s += _later_s(work, backlog_s, prefill_s, now)
         reach_s = communication_s(request, instance, self._snapshot.policy.zones) + host_s(request, instance.host)
-        decode_s = output_tokens * tpot_s
+        decode_s = output_tokens * step_s
         cost = self._sum(
             queue_s=queue_s,
             prefill_s=prefill_s,
@@ -83,6 +79,9 @@ class Pricing:
             doubt_s=self._doubt_s(member, prefill_s + decode_s),
             money_s=self._money_s(instance, prefill_s, decode_s, requests + 1),
         )
+        # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
+        # cost: each of those prompts pays for it as harm.
+        tpot_s = step_s / (1.0 - work.pace.prefill_share(now))
         return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
 
     def _sum(
@@ -134,7 +133,7 @@ class Pricing:
         return money_s(money, value_per_hour)
 
 
-def _sharing_s(request: Request, work: Work, speed: Speed, stretch: float) -> float:
+def _sharing_s(request: Request, work: Work, speed: Speed) -> float:
     """Seconds by which the steps of others take longer with one more answer among them, summed.
 
     Of two answers of unknown length about half of either is produced together.
@@ -142,19 +141,18 @@ def _sharing_s(request: Request, work: Work, speed: Speed, stretch: float) -> fl
     output_tokens = request.expected_output_tokens
     tokens = request.prompt_tokens + output_tokens / 2
     longer_s = speed.decode_step_s(1, tokens) - speed.decode_step_s(0, 0)
-    return work.requests * output_tokens / 2 * longer_s * stretch
+    return work.requests * output_tokens / 2 * longer_s
 
 
-def _later_s(work: Work, backlog_s: float, prefill_s: float, stretch: float, now: float) -> float:
-    """Seconds by which requests will wait longer that come before the queue is empty again, summed over them.
+def _later_s(work: Work, backlog_s: float, prefill_s: float, now: float) -> float:
+    """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
 
-    With arrivals at rate r, and a share p of the time spent on prompts, r times the busy period, backlog / (1 - p)
-    (M/G/1).
+    Those come at the rate at which others came; on the average they find half of this prompt's computation ahead.
     """
-    return work.pace.rps(now) * (backlog_s + prefill_s / 2) * stretch * prefill_s
+    return work.pace.rps(now) * (backlog_s + prefill_s / 2) * prefill_s
 
 
-def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int, tpot_s: float) -> tuple[float, float]:
+def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int, step_s: float) -> tuple[float, float]:
     """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
 
     Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
@@ -162,7 +160,7 @@ def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int
     requests = work.requests
     if not requests:
         return 0.0, 0.0
-    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * tpot_s
+    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * step_s
     ends = 0
     if instance.max_num_seqs is not None:
         ends = max(0, requests + 1 - instance.max_num_seqs)
@@ -177,17 +175,19 @@ def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int
 
 
 def _pressure_s(request: Request, instance: Instance, work: Work, speed: Speed) -> float:
-    """Expected seconds lost to preemption by recomputation, convex in the projected KV occupancy.
+    """Expected seconds lost to preemption: somebody is computed a second time if the KV blocks run out.
 
-    Occupancy counts every request at its expected end, this one included. From full blocks on, the request is taken
-    to be computed a second time, and again for every further filling.
+    Answers are of unknown length, about as uncertain as they are long (exponential). So what n of them will still
+    grow is nearly normal, with a deviation of the n-th root of the mean growth; the chance that it does not fit is
+    taken from there (logistic approximation of the normal distribution, off by less than 0.01).
     """
     if instance.kv_blocks is None:
         return 0.0
-    capacity_tokens = instance.kv_blocks * block_size_tokens(instance)
-    tokens = request.prompt_tokens + request.expected_output_tokens
-    occupancy = (work.held_tokens + work.growth_tokens + tokens) / capacity_tokens
-    if occupancy <= _PRESSURE_FROM:
+    growth_tokens = work.growth_tokens + request.expected_output_tokens
+    free_tokens = instance.kv_blocks * block_size_tokens(instance) - work.held_tokens - request.prompt_tokens
+    deviation_tokens = max(1.0, growth_tokens) / math.sqrt(work.requests + 1)
+    z = (free_tokens - growth_tokens) / deviation_tokens
+    if z > _SURE:
         return 0.0
-    excess = (occupancy - _PRESSURE_FROM) / (1.0 - _PRESSURE_FROM)
-    return excess * excess * speed.prefill_s(tokens, 0)
+    chance = 1.0 / (1.0 + math.exp(1.702 * max(-_SURE, z)))
+    return chance * speed.prefill_s(request.prompt_tokens, 0)

@@ -26,14 +26,14 @@ def retry_after_s(request: Request, decision: Decision, snapshot: Snapshot, now:
     waits_s = []
     for rejection in decision.rejected:
         member = members.get(rejection.instance_id)
-        wait_s = _wait_s(request, member, rejection.reason, snapshot, now) if member else None
-        if wait_s is not None:
-            waits_s.append(wait_s)
+        left_s = wait_s(request, member, rejection.reason, snapshot, now) if member else None
+        if left_s is not None:
+            waits_s.append(left_s)
     spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), min(waits_s, default=0.0))
     return min(LONGEST_S, ceil(round(spread_s, 6)))
 
 
-def _wait_s(request: Request, member: Member, reason: Reason, snapshot: Snapshot, now: float) -> float | None:
+def wait_s(request: Request, member: Member, reason: Reason, snapshot: Snapshot, now: float) -> float | None:
     """Seconds until what stands against an instance has passed, None if that is not known or never."""
     instance = member.instance
     if reason is Reason.NOT_READY:

@@ -32,10 +32,10 @@ def test_the_sum_is_each_term_times_what_its_second_is_worth() -> None:
 
 
 def test_an_interactive_request_gives_completion_for_the_first_token() -> None:
-    """Somebody watches. A batch does not care which of the two it is."""
+    """If its operator says so; by itself each second counts alike, and what counts more is the tail."""
     early, quick = {"ttft_s": 1.0, "completion_s": 2.5}, {"ttft_s": 2.0, "completion_s": 1.0}
-    assert prefers(RequestClass.INTERACTIVE, early, quick)
-    assert not prefers(RequestClass.BATCH, early, quick)
+    assert ClassWeights(ttft=2.0).weigh(**early) < ClassWeights(ttft=2.0).weigh(**quick)
+    assert not prefers(RequestClass.INTERACTIVE, early, quick)
 
 
 def test_a_batch_yields_to_others_and_to_the_cheaper_machine() -> None:

@@ -168,15 +168,18 @@ def test_near_ties_are_drawn_and_clear_winners_are_not() -> None:
     assert len(drawn()) == 1
 
 
-def test_kv_occupancy_beyond_its_blocks_costs_more_and_more() -> None:
-    made = router(instance("a", kv_blocks=2000))  # 32,000 tokens
+def test_the_nearer_the_kv_blocks_are_to_running_out_the_more_preemption_is_expected() -> None:
+    """Nothing while there is ample room; never more than to compute the prompt once more."""
+    made = router(instance("a", kv_blocks=2000))  # 32,000 tokens; each request grows from 4,000 to 8,000
     costs = []
-    for number in range(4):
-        decision = made.choose(request(str(number), prompt_tokens=12_000), 0.0, 0.0)
+    for number in range(8):
+        asked = request(str(number), prompt_tokens=4_000, expected_output_tokens=4_000)
+        decision = made.choose(asked, 0.0, 0.0)
         assert decision.chosen is not None
-        costs.append(decision.chosen.cost.pressure_s)
-    assert costs[0] == 0.0
-    assert costs[3] - costs[2] > costs[2] - costs[1] > 0.0
+        costs.append(decision.chosen.cost)
+    pressures_s = [cost.pressure_s for cost in costs]
+    assert pressures_s[0] == 0.0
+    assert 0.0 < pressures_s[2] < pressures_s[3] < pressures_s[4] < pressures_s[7] <= costs[0].prefill_s
 
 
 def test_engine_reported_load_of_others_counts() -> None:

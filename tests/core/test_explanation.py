@@ -136,16 +136,16 @@ def test_instances_that_are_not_listed_are_counted() -> None:
 
 
 def test_a_waived_constraint_is_told_beside_the_cost() -> None:
-    """When all are silent, one of them is asked after all: chosen and doubtful at once."""
+    """When all have failed, one of them is asked after all: chosen and doubtful at once."""
     made = router(instance("a"), now=0.0)
-    made.fleet.heard(9.0)
+    made.cooldowns.fail("a@1", 8.5, 8.0)
     snapshot = made.snapshot()
     asked = request()
     told = explain(material(asked, decide(asked, snapshot, 9.0, 0.0), snapshot, 9.0))
     assert told.chosen == "a"
     assert told.rejected == ()
-    assert told.options[0].doubt == "was last heard of 9.0 s ago, 5 s are allowed"
-    assert "a was last heard of 9.0 s ago, 5 s are allowed; but no better one is left" in as_text(told)
+    assert told.options[0].doubt == "failed a moment ago and rests for 0.5 s"
+    assert "a failed a moment ago and rests for 0.5 s; but no better one is left" in as_text(told)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_the_nearest_miss_is_named_with_its_numbers(
 
 
 def test_a_full_instance_is_told_with_the_time_until_a_place_is_free() -> None:
-    """The nearest has one request too many; those that run are believed to end one after the other."""
+    """The nearest has one request too many, until the first of those that run is expected to end."""
     made = router(instance("a"), instance("b"), policy=Policy(max_in_flight=2))
     for number in range(5):
         made.choose(request(f"r{number}"), 0.0, 0.0)
@@ -227,9 +227,9 @@ def test_a_full_instance_is_told_with_the_time_until_a_place_is_free() -> None:
     assert known.miss is not None
     assert (known.miss.reason, known.miss.needs, known.miss.has) == (Reason.AT_CONCURRENCY_LIMIT, 3, 2)
     assert known.miss.wait_s is not None
-    longer = material(replace(asked, expected_output_tokens=1000), known.decision, snapshot, 0.0).miss
-    assert longer is not None
-    assert longer.wait_s == pytest.approx(10 * known.miss.wait_s)
+    later = material(asked, known.decision, snapshot, 0.1).miss
+    assert later is not None
+    assert later.wait_s == pytest.approx(known.miss.wait_s - 0.1)
     assert "would have 3 requests, may have 2; perhaps in " in known.miss.text
 
 
