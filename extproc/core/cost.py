@@ -45,8 +45,11 @@ class Pricing:
         self._tail_weight = snapshot.tail.weight
         self._output_tokens = request.expected_output_tokens
 
-    def at(self, member: Member, belief: Belief) -> Candidate:
-        """What the request would cost on an instance that is believed to hold so much of its prompt."""
+    def at(self, member: Member, belief: Belief, handed_tokens: int = 0) -> Candidate:
+        """What the request would cost on an instance that is believed to hold so much of its prompt.
+
+        `handed_tokens` of these are yet to come from another instance: nothing to compute, but they need room.
+        """
         request, now, instance = self._request, self._now, member.instance
         work = self._snapshot.ledger.work(instance.key)
         speed = self._snapshot.beliefs.speed(request.model, instance)
@@ -60,7 +63,7 @@ class Pricing:
         if requests:
             # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
             prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
-        room_s, room_harm_s = _room(request, instance, work, uncached_tokens, step_s)
+        room_s, room_harm_s = _room(request, instance, work, uncached_tokens + handed_tokens, step_s)
         backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
         queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
         harm_s = room_harm_s
@@ -82,7 +85,7 @@ class Pricing:
         # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
         # cost: each of those prompts pays for it as harm.
         tpot_s = step_s / (1.0 - work.pace.prefill_share(now))
-        return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims)
+        return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims, handed_tokens)
 
     def _sum(
         self,
@@ -152,9 +155,10 @@ def _later_s(work: Work, backlog_s: float, prefill_s: float, now: float) -> floa
     return work.pace.rps(now) * (backlog_s + prefill_s / 2) * prefill_s
 
 
-def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int, step_s: float) -> tuple[float, float]:
+def _room(request: Request, instance: Instance, work: Work, new_tokens: int, step_s: float) -> tuple[float, float]:
     """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
 
+    `new_tokens`: of its prompt, that are not held yet.
     Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
     """
     requests = work.requests
@@ -166,11 +170,11 @@ def _room(request: Request, instance: Instance, work: Work, uncached_tokens: int
         ends = max(0, requests + 1 - instance.max_num_seqs)
     harm_s = 0.0
     if instance.kv_blocks is not None:
-        lacking_tokens = work.held_tokens + uncached_tokens - instance.kv_blocks * block_size_tokens(instance)
+        lacking_tokens = work.held_tokens + new_tokens - instance.kv_blocks * block_size_tokens(instance)
         if lacking_tokens > 0:
             per_request_tokens = max(1.0, work.held_tokens / requests)
             ends = max(ends, math.ceil(lacking_tokens / per_request_tokens))
-            harm_s = (uncached_tokens + request.expected_output_tokens) / per_request_tokens * answer_s / requests
+            harm_s = (new_tokens + request.expected_output_tokens) / per_request_tokens * answer_s / requests
     return ends * answer_s / requests, harm_s
 
 

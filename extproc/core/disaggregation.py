@@ -24,7 +24,7 @@ _BLOCK_S = 29e-6
 class Half:
     """An instance priced for one half of a request.
 
-    A prefill half is priced as a request that produces one token, a decode half as one whose whole prompt is cached.
+    A prefill half is priced as a request that produces nothing, a decode half as one whose whole prompt is cached.
     """
 
     candidate: Candidate
@@ -107,27 +107,21 @@ def _total_s(candidate: Candidate) -> float:
     return candidate.cost.total_s
 
 
-def choose_pair(
-    prefills: Iterable[Half],
-    decodes: Sequence[Half],
-    transfer: Transfer,
-) -> Pair | None:
-    """The pair of the least sum, exactly; None if no two of them can hand over.
+def rank_pairs(prefills: Iterable[Half], decodes: Sequence[Half], transfer: Transfer) -> list[Pair]:
+    """Pairs of the least sums, the least first and exactly; none if no two of them can hand over.
 
     What a transfer takes depends on the source only by its zone, domain and rate. So the two cheapest sources of each
     such kind (two, for one of them may be the target itself) stand for all: n + m * kinds looks.
     """
     sources = _cheapest_of_each_kind(prefills)
-    best: Pair | None = None
+    found = []
     for decode in decodes:
         for source in sources:
             moved_s = transfer.seconds(source.instance, decode.candidate.instance, decode.held_tokens)
-            if moved_s is None:
-                continue
-            sum_s = source.cost.total_s + transfer.weight * moved_s + decode.candidate.cost.total_s
-            if best is None or sum_s < best.worth_s:
-                best = Pair(source, decode.candidate, moved_s, sum_s)
-    return best
+            if moved_s is not None:
+                sum_s = source.cost.total_s + transfer.weight * moved_s + decode.candidate.cost.total_s
+                found.append(Pair(source, decode.candidate, moved_s, sum_s))
+    return sorted(found, key=lambda pair: pair.worth_s)
 
 
 def _cheapest_of_each_kind(halves: Iterable[Half]) -> list[Candidate]:

@@ -48,6 +48,11 @@ def hand_over_headers(stack: HandOver, answers: Instance, prefills: Instance | N
             return ()
 
 
+def names_who_answers(stack: HandOver) -> bool:
+    """Whether the headers name the instance that answers too: then a retry elsewhere would name the wrong one."""
+    return stack is HandOver.DYNAMO
+
+
 def can_pair(stack: HandOver, answers: Instance, prefills: Instance) -> bool:
     """Whether the stack has a way to tell the two of each other."""
     return len(hand_over_headers(stack, answers, prefills)) == len(HEADERS[stack]) > 0

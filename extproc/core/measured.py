@@ -63,7 +63,8 @@ def prediction_errors(outcome: Outcome) -> PredictionErrors:
         return PredictionErrors()
     actual = measured(outcome)
     cached_share = None
-    if actual.cached_tokens is not None and actual.prompt_tokens:
+    # The one that answers a pair's request counts what was handed over to it as cached.
+    if actual.cached_tokens is not None and actual.prompt_tokens and not features.partner_key:
         cached_share = (actual.cached_tokens - features.cached_tokens) / actual.prompt_tokens
     return PredictionErrors(
         _ratio(actual.ttft_s, features.ttft_s), _ratio(actual.tpot_s, features.tpot_s), cached_share

@@ -323,6 +323,7 @@ class Candidate:
     cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
     tpot_s: float  # predicted seconds for each output token
     claims: Claims = Claims()
+    handed_tokens: int = 0  # prompt tokens whose KV it takes over from the one that computes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +384,7 @@ class Features:
     batch_requests: int = 0  # others on the instance, running or waiting
     batch_tokens: float = 0.0  # context that they hold
     engine_waiting: int = 0  # requests in the engine's own queue, by its latest report
+    partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

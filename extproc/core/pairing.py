@@ -1,54 +1,124 @@
-"""The best pair of instances for a request: constraints checked, halves priced, the cheapest two chosen."""
+"""The pairs of instances that can serve a request: constraints checked, halves priced, the cheapest first."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import replace
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
 
 from extproc.core.cached import Belief, Cached
 from extproc.core.classes import weights_for
 from extproc.core.constraints import check, cramped, doubtful
 from extproc.core.cost import Pricing
-from extproc.core.disaggregation import Half, Pair, Transfer, choose_pair, takes_decode, takes_prefill
+from extproc.core.disaggregation import Half, Pair, Transfer, rank_pairs, takes_decode, takes_prefill
 from extproc.core.fleet import Member
 from extproc.core.hand_over import can_pair
 from extproc.core.kv_index import Hit
-from extproc.core.model import Candidate, Cost, Request
+from extproc.core.model import Candidate, Cost, Instance, Reason, Rejection, Request
 from extproc.core.snapshot import Snapshot
 
+_SOUND, _SILENT, _TIGHT = range(3)  # how well an instance stands; `decide` has the same order
 
-def best_pair(request: Request, snapshot: Snapshot, now: float, full: Set[str] = frozenset()) -> Pair | None:
-    """The cheapest pair, None if the operator has no way to hand over or no two instances can."""
-    if not request.expected_output_tokens or not any(member.instance.kv_domain for member in snapshot.members):
-        return None
-    fitting = [
-        member
-        for member in snapshot.members
-        if member.instance.kv_domain
-        and member.instance.key not in full
-        and can_pair(snapshot.policy.hand_over, member.instance, member.instance)
-        and check(request, member, snapshot, whole=False) is None
-        and cramped(request, member.instance) is None
-        and doubtful(member, snapshot, now) is None
-    ]
-    cached = Cached(request, snapshot, now)
-    halves = _Halves(request, snapshot, now)
-    transfer = Transfer(
-        model=request.model,
-        prompt_tokens=request.prompt_tokens,
-        zones=snapshot.policy.zones,
-        weight=weights_for(request, snapshot.policy.classes).ttft,
-    )
-    prefills = [halves.prefill(each, cached.at(each.instance)) for each in fitting if takes_prefill(each.instance)]
-    decodes = [halves.decode(each, cached.at(each.instance)) for each in fitting if takes_decode(each.instance)]
-    return choose_pair(prefills, decodes, transfer)
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A member that may take one half, and what speaks against it."""
+
+    member: Member
+    grade: int
+    against: Rejection | None = None
+
+
+class Pairing:
+    """One look at the fleet for pairs that serve one request.
+
+    `missed` are the constraints that halves fail, by instance id: those that rule one out, and those that are waived
+    where no better one is left.
+    """
+
+    def __init__(self, request: Request, snapshot: Snapshot, now: float, full: Set[str] = frozenset()) -> None:
+        self._request, self._snapshot, self._now = request, snapshot, now
+        self.missed: dict[str, Rejection] = {}
+        # Without an answer to produce there is nothing to hand over to.
+        able = [each for each in snapshot.members if self._is_able(each)] if request.expected_output_tokens else []
+        fitting = [each for each in able if self._fits(each, full)]
+        self._prefills = self._offers(fitting, takes_prefill, answers=False)
+        self._decodes = self._offers(fitting, takes_decode, answers=True)
+
+    def sound(self) -> list[Pair]:
+        """Pairs that nothing speaks against, the cheapest first."""
+        return self._ranked(_sound(self._prefills), _sound(self._decodes))
+
+    def doubted(self) -> list[Pair]:
+        """Pairs for when there is no sound one: of those that failed or fell silent, or are short of room.
+
+        If all did, a prompt or an agent is more likely to be ill than all engines at once (as in `decide`).
+        """
+        return self._ranked(_best_of_each_domain(self._prefills), _best_of_each_domain(self._decodes))
+
+    def _is_able(self, member: Member) -> bool:
+        instance = member.instance
+        return bool(instance.kv_domain) and can_pair(self._snapshot.policy.hand_over, instance, instance)
+
+    def _fits(self, member: Member, full: Set[str]) -> bool:
+        instance = member.instance
+        rejection = check(self._request, member, self._snapshot, whole=False)
+        if rejection is None and instance.key in full:
+            rejection = Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none")
+        if rejection is not None:
+            self.missed[instance.id] = rejection
+        return rejection is None
+
+    def _offers(self, fitting: list[Member], takes: Callable[[Instance], bool], *, answers: bool) -> list[_Offer]:
+        offers = [self._offer(each, answers) for each in fitting if takes(each.instance)]
+        for offer in offers:
+            if offer.against is not None:
+                self.missed[offer.against.instance_id] = offer.against
+        return offers
+
+    def _offer(self, member: Member, answers: bool) -> _Offer:
+        # Only the one that answers needs room for the answer.
+        rejection = cramped(self._request, member.instance) if answers else None
+        if rejection is not None:
+            return _Offer(member, _TIGHT, rejection)
+        rejection = doubtful(member, self._snapshot, self._now)
+        return _Offer(member, _SOUND if rejection is None else _SILENT, rejection)
+
+    def _ranked(self, prefills: list[Member], decodes: list[Member]) -> list[Pair]:
+        if not prefills or not decodes:
+            return []
+        request, snapshot = self._request, self._snapshot
+        transfer = Transfer(
+            model=request.model,
+            prompt_tokens=request.prompt_tokens,
+            zones=snapshot.policy.zones,
+            weight=weights_for(request, snapshot.policy.classes).ttft,
+        )
+        halves, cached = _Halves(request, snapshot, self._now), Cached(request, snapshot, self._now)
+        return rank_pairs(
+            [halves.prefill(each, cached.at(each.instance)) for each in prefills],
+            [halves.decode(each, cached.at(each.instance)) for each in decodes],
+            transfer,
+        )
 
 
 def as_candidate(pair: Pair) -> Candidate:
-    """The pair as one candidate: the instance that answers, at the cost of both. The transfer counts as prefill."""
-    moved = Cost(queue_s=0.0, prefill_s=pair.transfer_s, decode_s=0.0, total_s=0.0)
+    """The pair as one candidate: the instance that answers, at the cost of both. The transfer is communication."""
+    moved = Cost(queue_s=0.0, prefill_s=0.0, decode_s=0.0, communication_s=pair.transfer_s, total_s=0.0)
     cost = replace(pair.prefill.cost.plus(pair.decode.cost).plus(moved), total_s=pair.worth_s)
     return replace(pair.decode, cost=cost, cached_tokens=pair.prefill.cached_tokens, claims=pair.prefill.claims)
+
+
+def _sound(offers: list[_Offer]) -> list[Member]:
+    return [offer.member for offer in offers if offer.grade == _SOUND]
+
+
+def _best_of_each_domain(offers: list[_Offer]) -> list[Member]:
+    """Those of the best grade that there is where each could hand over, or take over."""
+    best: dict[str, int] = {}
+    for offer in offers:
+        domain = offer.member.instance.kv_domain
+        best[domain] = min(best.get(domain, _TIGHT), offer.grade)
+    return [offer.member for offer in offers if offer.grade == best[offer.member.instance.kv_domain]]
 
 
 class _Halves:
@@ -56,15 +126,17 @@ class _Halves:
 
     def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
         self._whole_tokens = request.prompt_tokens
-        self._prompts = Pricing(replace(request, expected_output_tokens=1), snapshot, now)
+        # The token that a prefill yields comes with the prompt's last step; the answer is priced at the other.
+        self._prompts = Pricing(replace(request, expected_output_tokens=0), snapshot, now)
         self._answers = Pricing(request, snapshot, now)
 
     def prefill(self, member: Member, belief: Belief) -> Half:
-        """The prompt, and one token: what a stack asks of the instance that computes it."""
-        half = self._prompts.at(member, belief)
-        return Half(replace(half, cost=replace(half.cost, decode_s=0.0)))
+        """The prompt, and no answer."""
+        return Half(self._prompts.at(member, belief))
 
     def decode(self, member: Member, belief: Belief) -> Half:
         """The answer, after a prompt that has arrived; its last token is computed here."""
         arrived = Belief(Hit(max(0, self._whole_tokens - 1)), belief.claims)
-        return Half(self._answers.at(member, arrived), belief.hit.tokens)
+        held_tokens = belief.hit.tokens
+        handed_tokens = max(0, arrived.hit.tokens - held_tokens)
+        return Half(self._answers.at(member, arrived, handed_tokens), held_tokens)

@@ -12,13 +12,16 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
+from extproc.core.hand_over import HandOver
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.limits import limits_of
 from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
+from extproc.core.paired import paired
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
+from extproc.core.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
 from extproc.core.recent_prefixes import RecentPrefixes
 from extproc.core.slow_start import WarmUps
 from extproc.core.snapshot import Policy, Snapshot
@@ -84,6 +87,8 @@ class Router:
             self.meter.forget(key)
             self.beliefs.speeds.forget(key)
         for member in change.reported:
+            if self.policy.hand_over is not HandOver.NONE:
+                self._end_prompts(member.instance, member.observed_at_s)
             self.ledger.report(member.instance, member.observed_at_s)
 
     def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
@@ -91,10 +96,11 @@ class Router:
 
         `full`: keys of instances that have no place left over all routers.
         """
-        decision = decide(request, self.snapshot(), now, draw, full)
+        snapshot = self.snapshot()
+        decision = paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
-            self.book(request, decision.chosen, now)
+            self.book(request, decision.chosen, now, decision.partner)
         return decision
 
     def limit(self, instance: Instance) -> int | None:
@@ -102,10 +108,12 @@ class Router:
         return limits_of(instance, self.policy).places(instance)
 
     def served_by(self, request: Request, address: str, now: float, status: int | None = None) -> None:
-        """Envoy says which endpoint answers: after a retry it is not the one that was chosen.
+        """The answer begins, so its prompt is computed. After a retry its endpoint is not the one that was chosen.
 
-        `status` is what the answer begins with: an instance on probation is well long before an answer has ended.
+        `address` is what Envoy says of it, "" if nothing. `status` is what the answer begins with: an instance on
+        probation is well long before an answer has ended.
         """
+        self._end_prompt(prompt_id(request.id), now)
         member = self.fleet.by_address(address)
         if member is None:
             return
@@ -115,8 +123,22 @@ class Router:
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
+        self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
         self.ledger.release(request_id, now)
+
+    def _end_prompt(self, name: str, now: float) -> None:
+        """A prompt that one instance computed for another is over; of most requests there is none."""
+        if name in self.ledger.booked():
+            self._end_meter(name, now)
+            self.meter.take(name)  # no outcome asks for the load that a prompt alone met
+            self.ledger.release(name, now)
+
+    def _end_prompts(self, instance: Instance, observed_at_s: float) -> None:
+        work = self.ledger.work(instance.key)
+        if observed_at_s > work.gauges.observed_at_s:
+            for name in prompts_over(work, instance.load, observed_at_s):
+                self._end_prompt(name, observed_at_s)
 
     def learn(self, outcome: Outcome, now: float) -> None:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
@@ -129,6 +151,9 @@ class Router:
             # Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder.
             self.backpressure.push_back(str(chosen_key), now, now - outcome.duration_s)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
+        partner_key = outcome.features.partner_key if outcome.features else ""
+        if self._is_current(partner_key):
+            self._judge_partner(partner_key, outcome, now)
 
     def attempted(self, attempt: Attempt, now: float) -> None:
         """Take in what one attempt says of the instance it went to."""
@@ -146,6 +171,19 @@ class Router:
                 self._is_well(key, now, sent_s - _LOG_LATE_S)
                 self.warm_ups.answered(key, member.ready_since_s, sent_s - _LOG_LATE_S)
 
+    def _judge_partner(self, key: str, outcome: Outcome, now: float) -> None:
+        """Either of a pair may be to blame for a failure, since the status tells no more; an answer clears both.
+
+        What Envoy has flagged happened on its way to the one that answers.
+        """
+        sent_s, judged = now - outcome.duration_s, verdict(outcome.status, outcome.flags)
+        if judged is Verdict.WELL:
+            self._is_well(key, now, sent_s - _LOG_LATE_S)
+        elif judged is Verdict.BROKEN and not outcome.flags:
+            self.cooldowns.fail(key, now, sent_s)
+        elif judged is Verdict.FULL and not outcome.flags:
+            self.backpressure.push_back(key, now, sent_s)
+
     def _is_well(self, key: str, now: float, sent_s: float) -> None:
         self.cooldowns.succeed(key, now, sent_s)
         self.backpressure.succeed(key, now, sent_s)
@@ -162,8 +200,8 @@ class Router:
         if key is not None:
             self.meter.end(request_id, self.ledger.work(key), now)
 
-    def features(self, request: Request, chosen: Candidate) -> Features:
-        """What is believed of a choice, to be held against its outcome."""
+    def features(self, request: Request, chosen: Candidate, partner: Candidate | None = None) -> Features:
+        """What is believed of a choice, to be held against its outcome. `partner`: computes its prompt."""
         work = self.ledger.work(chosen.instance.key)
         booked = self.ledger.booked().get(request.id) == chosen.instance.key
         output_tokens = request.expected_output_tokens
@@ -192,6 +230,7 @@ class Router:
             batch_requests=max(0, work.requests - booked),
             batch_tokens=max(0.0, work.context_tokens - booked * (request.prompt_tokens + output_tokens / 2)),
             engine_waiting=work.gauges.waiting or 0,
+            partner_key="" if partner is None else partner.instance.key,
         )
 
     def _is_current(self, key: str | None) -> bool:
@@ -203,23 +242,27 @@ class Router:
             self.cooldowns.sent(instance.key, now)
             self._expect_prefix(request, instance, now)
 
-    def book(self, request: Request, chosen: Candidate, now: float) -> None:
-        """Count a request at an instance from now on, and expect its prefix there."""
-        key = chosen.instance.key
-        reservation = Reservation(
-            request_id=request.id,
-            taken_s=now,
-            prefill_s=chosen.cost.prefill_s,
-            prompt_tokens=request.prompt_tokens,
-            output_tokens=request.expected_output_tokens,
-            uncached_tokens=request.prompt_tokens - chosen.cached_tokens,
-        )
-        speed = self.beliefs.speed(request.model, chosen.instance)
-        alone_s = speed.prefill_s(request.prompt_tokens - chosen.cached_tokens, chosen.cached_tokens)
-        self.meter.begin(request.id, chosen.instance, self.ledger.work(key), alone_s, now)
-        self.ledger.reserve(key, reservation)
-        self.cooldowns.sent(key, now)
-        self._expect_prefix(request, chosen.instance, now)
+    def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
+        """Count a request at an instance from now on, and expect its prefix there.
+
+        `partner`: computes its prompt, which counts there until the answer begins.
+        """
+        computed_tokens = request.prompt_tokens - chosen.cached_tokens
+        if partner is not None:
+            self._count(request, partner.instance, prompt_reservation(request, partner, now), computed_tokens)
+            computed_tokens = 1
+        answer = reservation_of(request, chosen, now, handed_over=partner is not None)
+        self._count(request, chosen.instance, answer, computed_tokens)
+
+    def _count(self, request: Request, instance: Instance, reservation: Reservation, computed_tokens: int) -> None:
+        """Book the whole of a request or half of it; `computed_tokens` of its prompt are computed there."""
+        now = reservation.taken_s
+        speed = self.beliefs.speed(request.model, instance)
+        alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
+        self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
+        self.ledger.reserve(instance.key, reservation)
+        self.cooldowns.sent(instance.key, now)
+        self._expect_prefix(request, instance, now)
 
     def _expect_prefix(self, request: Request, instance: Instance, now: float) -> None:
         """An instance will hold the prompt once it has computed it."""
@@ -236,6 +279,8 @@ class Router:
         features = outcome.features
         served = self.fleet.by_address(outcome.address)
         if features is None or served is None or outcome.attempts > 1:
+            return
+        if features.partner_key:  # what came from there counts as cached, too
             return
         key = features.instance_key
         reported_tokens = self.trust.reported(key, outcome)

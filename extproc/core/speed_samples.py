@@ -44,7 +44,8 @@ class Witnesses:
 def samples(outcome: Outcome, speed: Speed, met: MetLoad | None, witnesses: Witnesses, now: float) -> Iterator[Sample]:
     """Samples of a finished request on the instance that it was predicted for.
 
-    `met` is the load that it met, None if that is not known; `now` is when it ended, for want of a start.
+    `met` is the load that it met, None if that is not known; `now` is when it ended, for want of a start. `witnesses`
+    are those of the instance that computed the prompt.
     """
     features = outcome.features
     if features is None or not features.stream or outcome.ttft_s is None or outcome.attempts > 1:
@@ -55,7 +56,8 @@ def samples(outcome: Outcome, speed: Speed, met: MetLoad | None, witnesses: Witn
     alone = witnesses.alone(sent_s, sent_s + ttft_s)
     if ttft_s <= 0.0 or features.choices > 1:
         return
-    if alone and (prefill := _prefill(features, outcome, speed, ttft_s)) is not None:
+    # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
+    if alone and not features.partner_key and (prefill := _prefill(features, outcome, speed, ttft_s)) is not None:
         yield prefill
     if (decode := _decode(features, outcome, speed, met)) is not None:
         yield decode

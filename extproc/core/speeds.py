@@ -59,6 +59,8 @@ class Speeds:
         kind.finished += 1
         speed = self.speed(features.model, instance)
         witnesses = self._witnesses.setdefault(instance.key, Witnesses())
+        if features.partner_key:  # that engine was busy with the prompt; one that never answers needs no witness
+            witnesses = self._witnesses.get(features.partner_key, Witnesses())
         for sample in samples(outcome, speed, met, witnesses, now):
             kind.learn(instance.key, sample, now)
         self._fade(now)

@@ -66,6 +66,7 @@ def describe(request: Request, decision: Decision) -> dict[str, Any]:
         "prompt_tokens": request.prompt_tokens,
         "expected_output_tokens": request.expected_output_tokens,
         "instance": chosen.instance.id if chosen else None,
+        "partner": decision.partner.instance.id if decision.partner else None,
         "cached_tokens": chosen.cached_tokens if chosen else None,
         "cost": asdict(chosen.cost) if chosen else None,
         "alternatives": [

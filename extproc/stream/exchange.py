@@ -27,7 +27,7 @@ from extproc.core.counting import Wish, wish_for
 from extproc.core.explanation import Material, explain, material
 from extproc.core.explanation_text import as_line
 from extproc.core.features import request_of, with_count, with_ids
-from extproc.core.hand_over import hand_over_headers
+from extproc.core.hand_over import hand_over_headers, names_who_answers
 from extproc.core.model import Caller, Decision, Prompt, Reason, Request
 from extproc.core.retry_after import retry_after_s
 from extproc.core.router import Router
@@ -110,7 +110,7 @@ class Exchange:
             case _State.BODY, RequestBody():
                 return self._route(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
-                if message.upstream and self.request is not None:
+                if self.request is not None:
                     self._router.served_by(self.request, message.upstream, now, message.status)
                 return Annotate(self._explanation(message.upstream)) if self._explains else Continue(ResponseHeaders)
             case _, Trailers():
@@ -224,12 +224,14 @@ class Exchange:
         chosen = decision.chosen
         assert chosen is not None
         self._state = _State.ROUTED
-        # In strict mode a retry must not go where no place was taken.
-        candidates = decision.candidates[:1] if self._rules.strict else decision.candidates
+        # In strict mode a retry must not go where no place was taken, nor any to whom its headers do not name.
+        stack = self._router.policy.hand_over
+        only = self._rules.strict or names_who_answers(stack)
+        candidates = decision.candidates[:1] if only else decision.candidates
         endpoints = tuple(c.instance.address for c in candidates if c.instance.cluster == chosen.instance.cluster)
-        features = self._router.features(request, chosen)
+        features = self._router.features(request, chosen, decision.partner)
         prefills = None if decision.partner is None else decision.partner.instance
-        headers = hand_over_headers(self._router.policy.hand_over, chosen.instance, prefills)
+        headers = hand_over_headers(stack, chosen.instance, prefills)
         return RouteTo(chosen.instance.cluster, endpoints, features, headers)
 
     @property

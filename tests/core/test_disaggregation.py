@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Set
 from typing import Any
 
 import pytest
 
-from extproc.core.disaggregation import Half, Transfer, choose_pair, hands_over, transfer_bytes_s
+from extproc.core.disaggregation import Half, Pair, Transfer, hands_over, rank_pairs, transfer_bytes_s
 from extproc.core.hand_over import HEADERS, WORKER_ID_TAG, HandOver, can_pair, hand_over_headers
-from extproc.core.model import Candidate, Cost, Instance, Role
-from extproc.core.pairing import as_candidate, best_pair
+from extproc.core.model import Candidate, Cost, Instance, Request, Role
+from extproc.core.pairing import Pairing, as_candidate
 from extproc.core.placement import parse_placement
-from extproc.core.snapshot import Policy
+from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.zones import Crossing, Zones
 from tests.core.builders import MODEL, blocks, instance, request, router
 
@@ -25,6 +26,10 @@ def half(name: str, cost_s: float, held_tokens: int = 0, **changes: Any) -> Half
     return Half(
         Candidate(each, Cost(queue_s=cost_s, prefill_s=0.0, decode_s=0.0, total_s=cost_s), 0, 0.01), held_tokens
     )
+
+
+def best_pair(asked: Request, snapshot: Snapshot, now: float, full: Set[str] = frozenset()) -> Pair | None:
+    return next(iter(Pairing(asked, snapshot, now, full).sound()), None)
 
 
 def test_only_members_of_one_domain_hand_over_and_each_by_its_role() -> None:
@@ -72,11 +77,11 @@ def test_the_transfer_decides_between_sources_that_cost_the_same() -> None:
     prefills = [half("near", 1.0, zone="a"), half("far", 1.0, zone="b")]
     zones = Zones(crossings={("a", "b"): Crossing(rtt_s=0.5)})
     transfer = Transfer(model=MODEL, prompt_tokens=1000, zones=zones, weight=2.0)
-    pair = choose_pair(prefills, [half("d", 2.0, zone="b")], transfer)
-    assert pair is not None
+    pair, other = rank_pairs(prefills, [half("d", 2.0, zone="b")], transfer)
+    assert other.prefill.instance.id == "near"
     assert pair.prefill.instance.id == "far"
     assert pair.worth_s == pytest.approx(3.0 + 2.0 * pair.transfer_s)
-    assert choose_pair(prefills[:1], [half("near", 2.0)], transfer) is None
+    assert not rank_pairs(prefills[:1], [half("near", 2.0)], transfer)
 
 
 def test_the_pair_is_the_best_of_all_pairs() -> None:
@@ -102,8 +107,9 @@ def test_the_pair_is_the_best_of_all_pairs() -> None:
             for d in decodes
             if (moved_s := transfer.seconds(p.candidate.instance, d.candidate.instance, d.held_tokens)) is not None
         ]
-        pair = choose_pair(prefills, decodes, transfer)
-        assert (pair.worth_s if pair else None) == (pytest.approx(min(sums)) if sums else None)
+        ranked = [pair.worth_s for pair in rank_pairs(prefills, decodes, transfer)]
+        assert ranked == sorted(ranked)
+        assert ranked[:1] == ([pytest.approx(min(sums))] if sums else [])
 
 
 PD = Policy(hand_over=HandOver.LLM_D)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,8 +9,7 @@ import pytest
 
 from extproc.api.caller import Trust
 from extproc.core.hand_over import HandOver
-from extproc.core.model import Conversation, Decision, Instance, Lifecycle, Request, Role
-from extproc.core.pairing import best_pair
+from extproc.core.model import Conversation, Instance, Lifecycle, Role
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens import ExactCount
@@ -300,25 +297,35 @@ def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
     assert (reply.status, reply.reason, reply.retry_after_s) == (503, "not_ready", 1)
 
 
-class Pairing(Router):
-    """A router that has the prompt computed by the best partner there is."""
-
-    def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
-        decision, pair = super().choose(request, now, draw, full), best_pair(request, self.snapshot(), now, full)
-        return decision if pair is None else replace(decision, chosen=pair.decode, partner=pair.prefill)
-
-
 def test_the_partner_of_a_pair_is_named_in_a_header_of_its_own() -> None:
-    """The request goes to the one that answers."""
-    made = Pairing(Policy(hand_over=HandOver.LLM_D))
-    publish(made, instance("q", kv_domain="d", address="10.0.0.2:80"), 0.0)
+    """The request goes to the one that answers; the prompt is over when the answer begins."""
+    made = Router(Policy(hand_over=HandOver.LLM_D))
+    publish(made, instance("q", kv_domain="d", role=Role.DECODE, address="10.0.0.2:80"), 0.0)
     _, reply = ask(made, chat())
-    assert isinstance(reply, RouteTo)
-    assert (reply.endpoints, reply.headers) == (("10.0.0.2:80",), ())
+    assert isinstance(reply, Answer)
+    assert reply.reason == "role_takes_half"
     publish(made, instance("p", kv_domain="d", role=Role.PREFILL, address="10.0.0.1:80"), 0.0)
-    _, reply = ask(made, chat())
+    exchange, reply = ask(made, chat())
     assert isinstance(reply, RouteTo)
     assert (reply.endpoints, reply.headers) == (("10.0.0.2:80",), (("x-prefiller-host-port", "10.0.0.1:80"),))
+    assert reply.features.partner_key == "p@1"
+    assert made.ledger.in_flight() == {"p@1": 1, "q@1": 1}
+    exchange.receive(ResponseHeaders(200, ""), 1.0, 0.0)
+    assert made.ledger.in_flight() == {"q@1": 1}
+    exchange.close(2.0)
+    assert made.ledger.in_flight() == {}
+
+
+def test_where_the_headers_name_who_answers_no_retry_goes_elsewhere() -> None:
+    """A worker of Dynamo that is not the named one would send the request on to the one that failed."""
+    made = Router(Policy(hand_over=HandOver.DYNAMO))
+    for number in (1, 2, 3):
+        tags = {"dynamo_worker_id": str(number)}
+        publish(made, instance(f"w{number}", tags=tags, address=f"10.0.0.{number}:80"), 0.0)
+    _, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    worker = reply.endpoints[0].removeprefix("10.0.0.").removesuffix(":80")
+    assert (len(reply.endpoints), dict(reply.headers)["x-worker-instance-id"]) == (1, worker)
 
 
 @pytest.mark.parametrize(

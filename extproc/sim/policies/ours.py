@@ -47,7 +47,7 @@ class Ours:
         request = self._request(ask)
         decision = self.router.choose(request, now, self._random.random())
         if decision.chosen is not None:
-            self._features[ask.id] = self.router.features(request, decision.chosen)
+            self._features[ask.id] = self.router.features(request, decision.chosen, decision.partner)
             if self._shares:
                 key = decision.chosen.instance.key
                 self._news.append((key, self.router.ledger.reservation(ask.id)))
