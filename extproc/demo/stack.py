@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
+from extproc.core.hand_over import HandOver
 from extproc.demo.processes import Child, Processes, ended, find_program, wait_for_line
 from extproc.errors import ProcessError
 
@@ -46,8 +47,15 @@ class Backend:
     engine: str = "vllm"  # whose pages it has
     hardware: str = ""
     kv_ports: tuple[int, int] | None = None  # of its KV events, and where lost ones are had again
+    sidecar_port: int | None = None  # that its requests go to, where one stands before it
+    facts: Mapping[str, Any] = field(default_factory=dict)  # more that the agent is told of it
     loading: bool = False  # need not be ready before traffic begins
     child: Child | None = None  # its process, where the stack's owner started one
+
+    @property
+    def request_port(self) -> int:
+        """Port that Envoy connects to."""
+        return self.port if self.sidecar_port is None else self.sidecar_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +96,33 @@ async def running_stack(
     redis_url: str,
     listen_port: int = 0,
     model: str = MODEL,
+    hand_over: HandOver = HandOver.NONE,
 ) -> AsyncIterator[Stack]:
-    """Run agent, service and two Envoys around `backends`, with the Redis at `redis_url`. Raises ProcessError."""
+    """Run agent, service and two Envoys around `backends`, with the Redis at `redis_url`. Raises ProcessError.
+
+    `hand_over`: how pairs of prefill and decode instances learn of each other.
+    """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
     path.write_text(yaml_files.dump([_agent_entry(backend) for backend in backends]))
     registry = ("--redis-url", redis_url)
     await processes.start_extproc("agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry)
     anywhere = f"{HOST}:0"
+    choices = ("--drain-s", "1", "--hand-over", hand_over.value)
     service = await processes.start_extproc(
-        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, "--drain-s", "1", *registry
+        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry
     )
     found = await wait_for_line(service, r"ext_proc on port (\d+), pages on port (\d+)", _READY_S)
     service_port, pages_port = int(found[1]), int(found[2])
     routed_port, plain_port, admin_port = listen_port or free_port(), free_port(), free_port()
     settings = EnvoySettings(
-        upstreams=tuple(Upstream(backend.id, (HOST, backend.port)) for backend in backends),
+        upstreams=tuple(Upstream(backend.id, (HOST, backend.request_port)) for backend in backends),
         workers=((HOST, service_port),),
         listen=(HOST, routed_port),
         admin=(HOST, admin_port),
+        hand_over=hand_over,
     )
-    plain = round_robin((HOST, plain_port), [(HOST, backend.port) for backend in backends])
+    plain = round_robin((HOST, plain_port), [(HOST, backend.request_port) for backend in backends])
     for name, values in (("envoy", bootstrap(settings)), ("envoy-round-robin", plain)):
         await _start_envoy(processes, envoy, directory, name, values)
     stack = Stack(
@@ -137,6 +151,8 @@ def _agent_entry(backend: Backend) -> dict[str, Any]:
         "id": backend.id,
         "engine": backend.engine,
         "hardware": backend.hardware,
+        "address": f"{HOST}:{backend.request_port}",
+        **backend.facts,
     }
     if backend.kv_ports is not None:
         events, replay = (f"tcp://{{host}}:{port}" for port in backend.kv_ports)

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
+from extproc.core.hand_over import HandOver
 from extproc.demo.processes import Processes
 from extproc.demo.stack import MODEL, Backend, EngineSpec, Stack, running_stack, start_engines
 from tests.redis_server import RedisServer
@@ -57,7 +58,11 @@ class Fleet:
 
 class StartFleet(Protocol):
     def __call__(
-        self, specs: Sequence[EngineSpec | Backend], kind: str = "valkey", model: str = MODEL
+        self,
+        specs: Sequence[EngineSpec | Backend],
+        kind: str = "valkey",
+        model: str = MODEL,
+        hand_over: HandOver = HandOver.NONE,
     ) -> AbstractAsyncContextManager[Fleet]: ...
 
 
@@ -65,14 +70,19 @@ class StartFleet(Protocol):
 def start_fleet(tmp_path: Path) -> StartFleet:
     @asynccontextmanager
     async def start(
-        specs: Sequence[EngineSpec | Backend], kind: str = "valkey", model: str = MODEL
+        specs: Sequence[EngineSpec | Backend],
+        kind: str = "valkey",
+        model: str = MODEL,
+        hand_over: HandOver = HandOver.NONE,
     ) -> AsyncIterator[Fleet]:
         with RedisServer(kind, tmp_path) as server:
             async with Processes(tmp_path) as processes:
                 running = tuple(spec for spec in specs if isinstance(spec, Backend))
                 started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
                 async with (
-                    running_stack(processes, tmp_path, running + started, server.url, model=model) as stack,
+                    running_stack(
+                        processes, tmp_path, running + started, server.url, model=model, hand_over=hand_over
+                    ) as stack,
                     Registry(server.url) as registry,
                     HttpClient(timeout_s=30.0) as http,
                     AsyncOpenAI(base_url=f"{stack.routed_url}/v1", api_key="none", max_retries=0) as openai,

@@ -1,0 +1,327 @@
+"""A pair held against the best instance alone, and its two reservations until both halves are over."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from extproc.core.explanation import explain, material
+from extproc.core.explanation_text import as_text
+from extproc.core.hand_over import WORKER_ID_TAG, HandOver
+from extproc.core.ledger import Ledger
+from extproc.core.model import Decision, Instance, Lifecycle, Load, Outcome, Reason, Role
+from extproc.core.pairing import Pairing
+from extproc.core.prompts import prompt_id
+from extproc.core.router import Router
+from extproc.core.sharing import Sharing
+from extproc.core.snapshot import Policy
+from tests.core.builders import MODEL, blocks, instance, publish, request, router
+
+PD = Policy(hand_over=HandOver.LLM_D)
+IB = {"kv_domain": "d", "fabric": "ib"}
+P0, P1 = (instance(name, role=Role.PREFILL, **IB) for name in ("p0", "p1"))
+D0, D1, D2 = (instance(name, role=Role.DECODE, **IB) for name in ("d0", "d1", "d2"))
+BOTH = instance("both", **IB)
+LONG = request("r", prompt_tokens=16_000, prefix=blocks(1, 250))
+
+
+def named(decision: Decision) -> tuple[str, str]:
+    """Who answers and who computes the prompt, "" for nobody."""
+    return (
+        decision.chosen.instance.id if decision.chosen else "",
+        decision.partner.instance.id if decision.partner else "",
+    )
+
+
+def changed(each: Instance, **changes: object) -> Instance:
+    return instance(
+        each.id, **({"role": each.role, "address": each.address, "kv_domain": each.kv_domain, "fabric": "ib"} | changes)
+    )
+
+
+def test_a_pair_is_chosen_only_where_it_costs_less_than_the_best_instance_alone() -> None:
+    """An idle instance of the same hardware has nothing to hand over; one that computes a long prompt is left."""
+    made = router(P0, D0, BOTH, policy=PD)
+    first = made.choose(LONG, 0.0, 0.0)
+    assert named(first) == ("both", "")
+    second = made.choose(replace(LONG, id="s", prefix=()), 0.0, 0.0)
+    assert named(second) == ("d0", "p0")
+
+
+def test_without_a_stack_to_hand_over_to_halves_take_nothing() -> None:
+    made = router(P0, D0)
+    decision = made.choose(LONG, 0.0, 0.0)
+    assert (named(decision), decision.reason) == (("", ""), Reason.ROLE_TAKES_HALF)
+
+
+def test_the_alternatives_of_a_pair_can_take_the_prompt_over_from_the_same_partner() -> None:
+    """A retry carries the same headers: it must not go to the partner itself, nor into another domain."""
+    far = instance("far", role=Role.DECODE, kv_domain="e", fabric="ib")
+    both = instance("both", **IB, load=Load(running=100, waiting=0, kv_usage=0.3))
+    made = router(both, D0, D1, D2, far, policy=PD)
+    decision = made.choose(LONG, 0.0, 0.0)
+    assert named(decision)[1] == "both"
+    assert len(decision.alternatives) == PD.alternatives
+    assert {each.instance.id for each in decision.candidates} == {"d0", "d1", "d2"}
+    made = router(P0, D0, instance("alone", load=Load(running=200, waiting=50)), far, policy=PD)
+    assert made.choose(LONG, 0.0, 0.0).alternatives == ()
+
+
+def test_where_the_headers_name_who_answers_a_pair_has_no_alternatives() -> None:
+    fleet = [changed(each, tags={WORKER_ID_TAG: str(n)}) for n, each in enumerate((P0, D0, D1))]
+    decision = router(*fleet, policy=Policy(hand_over=HandOver.DYNAMO)).choose(LONG, 0.0, 0.0)
+    assert (named(decision)[1], decision.alternatives) == ("p0", ())
+
+
+def test_equal_pairs_are_drawn_from() -> None:
+    """Routers that see the same fleet must not all take the first of it."""
+    fleet = (P0, P1, D0, D1)
+    drawn = {named(router(*fleet, policy=PD).choose(LONG, 0.0, draw)) for draw in (0.0, 0.3, 0.6, 0.9)}
+    assert drawn == {(answers, computes) for answers in ("d0", "d1") for computes in ("p0", "p1")}
+
+
+def test_halves_are_spread_over_both_pools() -> None:
+    """What was booked on either half counts for the next choice."""
+    made = router(P0, P1, D0, D1, policy=PD)
+    taken = [named(made.choose(replace(LONG, id=str(n), prefix=()), 0.0, 0.0)) for n in range(8)]
+    for pool in zip(*taken, strict=True):
+        assert sorted(pool.count(each) for each in set(pool)) == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "reason"),
+    [
+        ((P0, changed(D0, lifecycle=Lifecycle.LOADING)), Reason.NOT_READY),
+        ((changed(P0, lifecycle=Lifecycle.STARTING), D0), Reason.NOT_READY),
+        ((P0, changed(D0, max_model_len_tokens=100)), Reason.CONTEXT_TOO_LONG),
+        ((P0, P1), Reason.ROLE_TAKES_HALF),
+        ((P0, changed(D0, kv_domain="e")), Reason.ROLE_TAKES_HALF),
+    ],
+)
+def test_where_no_pair_can_be_made_the_half_says_what_it_lacks(fleet: tuple[Instance, ...], reason: Reason) -> None:
+    """So that a fleet that is about to be ready is not taken for one that never will be."""
+    decision = router(*fleet, policy=PD).choose(LONG, 0.0, 0.0)
+    assert (named(decision), decision.reason) == (("", ""), reason)
+
+
+def test_a_sound_pair_goes_before_an_instance_that_just_failed() -> None:
+    """Whatever that one would cost."""
+    made = router(P0, D0, BOTH, policy=PD)
+    made.cooldowns.fail(BOTH.key, 0.0)
+    for key in (P0.key, D0.key):
+        assert not made.cooldowns.remaining_s(key, 0.0)
+    short = request("s", prompt_tokens=50)
+    assert named(made.choose(short, 0.0, 0.0)) != ("both", "")
+    made.cooldowns.succeed(BOTH.key)
+    assert named(made.choose(replace(short, id="t"), 0.0, 0.0)) == ("both", "")
+
+
+def test_halves_that_just_failed_are_asked_where_no_other_is_left() -> None:
+    """As with whole instances; of those that compute prompts the one that did not fail."""
+    made = router(P0, P1, D0, policy=PD)
+    made.cooldowns.fail(D0.key, 0.0)
+    made.cooldowns.fail(P0.key, 0.0)
+    for number in range(3):
+        decision = made.choose(replace(LONG, id=str(number)), 0.0, 0.0)
+        assert named(decision) == ("d0", "p1")
+    told = explain(material(LONG, decision, made.snapshot(), 0.0))
+    assert "rests for" in told.options[0].doubt
+
+
+def test_only_who_answers_needs_room_for_the_answer() -> None:
+    """The other one computes the prompt and one token."""
+    asked = request("r", prompt_tokens=16_000, max_output_tokens=10_000)
+    made = router(changed(P0, max_model_len_tokens=20_000), D0, policy=PD)
+    assert [pair.decode.instance.id for pair in Pairing(asked, made.snapshot(), 0.0).sound()] == ["d0"]
+    made = router(P0, changed(D0, max_model_len_tokens=20_000), policy=PD)
+    assert not Pairing(asked, made.snapshot(), 0.0).sound()
+
+
+def test_who_answers_needs_room_for_the_whole_prompt_that_is_handed_over() -> None:
+    """Nothing is computed there, but its KV blocks are held; what it holds already needs none."""
+    made = router(P0, changed(D0, kv_blocks=2000, load=Load(running=10, waiting=0, kv_usage=0.9)), policy=PD)
+
+    def waits_s(tokens: int) -> float:
+        (pair,) = Pairing(
+            request("r", prompt_tokens=tokens, prefix=blocks(9, tokens // 64)), made.snapshot(), 1.0
+        ).sound()
+        return pair.decode.cost.queue_s
+
+    assert waits_s(20_000) > 10 * waits_s(2000)
+    made.prefixes.insert(D0.key, blocks(9, 312), 1000)
+    assert waits_s(20_000) == pytest.approx(waits_s(2000), rel=0.5)
+
+
+def test_both_halves_are_booked_and_each_ends_by_itself() -> None:
+    """The prompt at its partner until the answer begins; the answer, with all KV blocks and no prefill, to its end."""
+    made = router(P0, D0, policy=PD)
+    decision = made.choose(LONG, 0.0, 0.0)
+    prompt, answer = made.ledger.work(P0.key), made.ledger.work(D0.key)
+    assert decision.partner is not None
+    assert prompt.prefill_backlog_s(0.0) == pytest.approx(decision.partner.cost.prefill_s)
+    assert (prompt.held_tokens, prompt.mean_output_tokens) == (16_000, 0.0)
+    assert (answer.prefill_backlog_s(0.0), answer.held_tokens, answer.mean_output_tokens) == (0.0, 16_000, 100)
+    made.served_by(LONG, D0.address, 0.5)
+    assert made.ledger.in_flight() == {D0.key: 1}
+    assert (prompt.held_tokens, prompt.prefill_backlog_s(0.5)) == (0.0, 0.0)
+    made.release("r", 1.0)
+    assert (made.ledger.in_flight(), answer.held_tokens) == ({}, 0.0)
+
+
+def test_an_aborted_pair_leaves_nothing_at_either() -> None:
+    made = router(P0, D0, policy=PD)
+    made.choose(LONG, 0.0, 0.0)
+    made.release("r", 0.01)
+    assert made.ledger.in_flight() == {}
+    assert made.ledger.work(P0.key).prefill_backlog_s(0.01) == pytest.approx(0.0, abs=1e-9)
+    assert made.meter.take(prompt_id("r")) is None
+
+
+def test_after_a_retry_only_the_answer_moves() -> None:
+    """The prompt stays where it is computed, and its prefix is expected at all three."""
+    made = router(P0, D0, D1, policy=PD)
+    decision = made.choose(LONG, 0.0, 0.0)
+    (other,) = decision.alternatives
+    made.rebook(LONG, other.instance, 0.0)
+    assert made.ledger.in_flight() == {P0.key: 1, other.instance.key: 1}
+    assert all(made.prefixes.size(each.key) for each in (P0, D0, D1))
+
+
+def test_the_prompt_of_an_answer_in_one_piece_is_over_when_its_engine_has_it_no_longer() -> None:
+    """Its headers come with its end. Else each report would have a prompt that is done wait to be computed again."""
+    made = router(P0, D0, policy=PD)
+    decision = made.choose(replace(LONG, stream=False), 0.0, 0.0)
+    assert decision.partner is not None
+    prefill_s = decision.partner.cost.prefill_s
+    work = made.ledger.work(P0.key)
+    for at_s, running, booked in (
+        (prefill_s / 2, 0, 1),  # it cannot be done: it has not arrived yet
+        (prefill_s * 1.5, 1, 1),  # slower than was thought
+        (prefill_s * 2.0, 0, 0),
+    ):
+        publish(made, changed(P0, load=Load(running=running, waiting=0, kv_usage=0.0)), at_s)
+        assert work.requests == booked, at_s
+    assert work.prefill_backlog_s(prefill_s * 2.0) == 0.0
+    assert made.ledger.in_flight() == {D0.key: 1}
+
+
+def test_of_many_prompts_those_are_over_that_were_sent_first() -> None:
+    """Two of four are not in the report: the first two."""
+    made = router(P0, D0, policy=PD)
+    for number in range(4):
+        made.choose(replace(LONG, id=str(number), prefix=()), number * 1e-3, 0.0)
+    publish(made, changed(P0, load=Load(running=1, waiting=1, kv_usage=0.1)), 60.0)
+    assert [each for each, key in made.ledger.booked().items() if key == P0.key] == [prompt_id("2"), prompt_id("3")]
+
+
+def test_other_routers_see_both_halves_and_the_end_of_each() -> None:
+    """As two reservations; nothing new travels."""
+    made, ledger = router(P0, D0, policy=PD), Ledger()
+    ours, theirs = Sharing("a", made.ledger), Sharing("b", ledger)
+
+    def seen(now: float) -> dict[str, str]:
+        for _ in range(2):
+            for sender, receiver in ((ours, theirs), (theirs, ours)):
+                for data in sender.outbox.batches(now):
+                    receiver.receive(data, now)
+            now += 1.0
+        return dict(ledger.booked("a"))
+
+    seen(0.0)
+    made.choose(LONG, 10.0, 0.0)
+    assert seen(10.0) == {"r": D0.key, prompt_id("r"): P0.key}
+    assert ledger.work(D0.key).held_tokens == 16_000
+    assert ledger.work(D0.key).prefill_backlog_s(10.0) == 0.0
+    made.served_by(LONG, D0.address, 20.0)
+    assert seen(20.0) == {"r": D0.key}
+    made.release("r", 30.0)
+    assert seen(30.0) == {}
+
+
+def test_whatever_happens_no_half_stays_booked_for_ever() -> None:
+    """Random choices, beginnings, retries, ends, reports and deaths; then all ends."""
+    rng, fleet = random.Random(5), (P0, P1, D0, D1, BOTH)
+    for _ in range(30):
+        made, now, open_ids = router(*fleet, policy=PD), 0.0, list[str]()
+        for number in range(60):
+            now += rng.random() * 0.3
+            asked = replace(LONG, id=str(number), stream=rng.random() < 0.5)
+            match rng.randrange(6):
+                case 0 | 1:
+                    if made.choose(asked, now, rng.random()).chosen:
+                        open_ids.append(asked.id)
+                case 2 if open_ids:
+                    began = replace(LONG, id=rng.choice(open_ids))
+                    made.served_by(began, rng.choice(("", D0.address, D1.address)), now)
+                case 3 if open_ids:
+                    made.release(open_ids.pop(rng.randrange(len(open_ids))), now)
+                case 4:
+                    load = Load(running=rng.randrange(3), waiting=rng.randrange(2), kv_usage=0.1)
+                    publish(made, changed(rng.choice(fleet), load=load), now)
+                case 5 if rng.random() < 0.2:
+                    publish(made, changed(rng.choice(fleet), incarnation=str(number)), now)
+        for each in open_ids:
+            made.release(each, now)
+        assert made.ledger.in_flight() == {}
+        works = [made.ledger.work(member.instance.key) for member in made.fleet.members()]
+        assert [work.booked_tokens for work in works] == [0] * len(fleet)
+
+
+def outcome(made: Router, decision: Decision, ttft_s: float, status: int = 200) -> Outcome:
+    assert decision.chosen is not None
+    return Outcome(
+        features=made.features(LONG, decision.chosen, decision.partner),
+        address=decision.chosen.instance.address,
+        status=status,
+        flags=(),
+        attempts=1,
+        duration_s=ttft_s + 2.0,
+        ttft_s=ttft_s,
+        routing_s=0.0,
+        prompt_tokens=16_000,
+        completion_tokens=100,
+        cached_tokens=15_999,
+        started_s=0.0,
+    )
+
+
+def test_the_first_token_of_a_pair_teaches_no_prefill_speed_and_no_cache() -> None:
+    """It came after another engine's work and a transfer; what was handed over passes for cached. Decode is learned."""
+    made = router(P0, D0, policy=PD)
+    before = [made.beliefs.speed(MODEL, each).prefill_s(1000, 0) for each in (P0, D0)]
+    (kind,) = made.beliefs.speeds.kinds().values()
+    for number in range(30):
+        now = number * 10.0
+        decision = made.choose(LONG, now, 0.0)
+        told = outcome(made, decision, ttft_s=40.0)
+        made.release("r", now + 5.0)
+        made.learn(told, now + 5.0)
+    prefill, decode = kind.steps
+    assert (prefill.samples, decode.samples > 0) == (0, True)
+    after = [made.beliefs.speed(MODEL, each).prefill_s(1000, 0) for each in (P0, D0)]
+    assert after == pytest.approx(before, rel=0.25)  # what becomes less with every answer is optimism alone
+    assert not made.trust.news
+    assert made.trust.share(D0.key, MODEL) == 1.0
+
+
+def test_either_of_a_pair_may_be_to_blame_for_a_failure() -> None:
+    """The status tells no more; an answer clears both."""
+    made = router(P0, D0, policy=PD)
+    decision = made.choose(LONG, 0.0, 0.0)
+    made.learn(outcome(made, decision, 1.0, status=502), 1.0)
+    assert all(made.cooldowns.remaining_s(each.key, 1.0) > 0 for each in (P0, D0))
+    made.learn(outcome(made, decision, 1.0), 2.0)
+    assert not any(made.cooldowns.remaining_s(each.key, 2.0) for each in (P0, D0))
+
+
+def test_an_explanation_names_the_partner_and_holds_nothing_against_a_half() -> None:
+    made = router(P0, D0, D1, policy=PD)
+    decision = made.choose(LONG, 0.0, 0.0)
+    told = explain(material(LONG, decision, made.snapshot(), 0.0))
+    assert (told.chosen, told.partner, told.rejected) == ("d0", "p0", ())
+    assert [option.doubt for option in told.options] == ["", ""]
+    assert told.options[0].terms_s["communication"] > 0.0
+    assert "goes to d0" in as_text(told)
+    assert "p0 computes its prompt" in as_text(told)
