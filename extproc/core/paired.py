@@ -8,6 +8,7 @@ from dataclasses import replace
 from extproc.core.disaggregation import Pair
 from extproc.core.hand_over import HandOver, names_who_answers
 from extproc.core.model import Decision, Reason, Rejection, Request
+from extproc.core.near_tie import draw_near_tie
 from extproc.core.pairing import Pairing, as_candidate
 from extproc.core.snapshot import Policy, Snapshot
 
@@ -45,7 +46,7 @@ def _is_waived(decision: Decision) -> bool:
 
 
 def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: Policy, draw: float) -> Decision:
-    pair = _draw_near_tie(pairs, policy, draw)
+    pair = _draw(pairs, policy, draw)
     number = 0 if names_who_answers(policy.hand_over) else policy.alternatives
     others = [each for each in pairs if each is not pair and each.prefill is pair.prefill][:number]
     involved = {pair.prefill.instance.id, *(each.decode.instance.id for each in (pair, *others))}
@@ -55,12 +56,10 @@ def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: 
     return Decision(as_candidate(pair), tuple(map(as_candidate, others)), tuple(rejected), pair.prefill)
 
 
-def _draw_near_tie(pairs: list[Pair], policy: Policy, draw: float) -> Pair:
-    """One of the pairs whose cost does not differ from the best by more than the prediction can tell."""
+def _draw(pairs: list[Pair], policy: Policy, draw: float) -> Pair:
     best_s = pairs[0].worth_s
-    limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
-    ties = sum(each.worth_s <= limit_s for each in pairs)
-    return pairs[min(ties - 1, int(draw * ties))]
+    error_s = min(policy.near_tie_s, best_s * policy.near_tie_share)
+    return pairs[draw_near_tie([each.worth_s for each in pairs], error_s, draw)]
 
 
 def _told(rejection: Rejection, pairing: Pairing) -> Rejection:

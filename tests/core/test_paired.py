@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.core.constraints import doubtful
 from extproc.core.explanation import explain, material
 from extproc.core.explanation_text import as_text
 from extproc.core.hand_over import WORKER_ID_TAG, HandOver
@@ -109,20 +110,20 @@ def test_where_no_pair_can_be_made_the_half_says_what_it_lacks(fleet: tuple[Inst
 def test_a_sound_pair_goes_before_an_instance_that_just_failed() -> None:
     """Whatever that one would cost."""
     made = router(P0, D0, BOTH, policy=PD)
-    made.cooldowns.fail(BOTH.key, 0.0)
+    made.cooldowns.fail(BOTH.key, 0.0, 0.0)
     for key in (P0.key, D0.key):
         assert not made.cooldowns.remaining_s(key, 0.0)
     short = request("s", prompt_tokens=50)
     assert named(made.choose(short, 0.0, 0.0)) != ("both", "")
-    made.cooldowns.succeed(BOTH.key)
+    made.cooldowns.succeed(BOTH.key, 0.0, 0.0)
     assert named(made.choose(replace(short, id="t"), 0.0, 0.0)) == ("both", "")
 
 
 def test_halves_that_just_failed_are_asked_where_no_other_is_left() -> None:
     """As with whole instances; of those that compute prompts the one that did not fail."""
     made = router(P0, P1, D0, policy=PD)
-    made.cooldowns.fail(D0.key, 0.0)
-    made.cooldowns.fail(P0.key, 0.0)
+    made.cooldowns.fail(D0.key, 0.0, 0.0)
+    made.cooldowns.fail(P0.key, 0.0, 0.0)
     for number in range(3):
         decision = made.choose(replace(LONG, id=str(number)), 0.0, 0.0)
         assert named(decision) == ("d0", "p1")
@@ -306,14 +307,27 @@ def test_the_first_token_of_a_pair_teaches_no_prefill_speed_and_no_cache() -> No
     assert made.trust.share(D0.key, MODEL) == 1.0
 
 
-def test_either_of_a_pair_may_be_to_blame_for_a_failure() -> None:
-    """The status tells no more; an answer clears both."""
+@pytest.mark.parametrize(
+    ("status", "flags", "doubted"),
+    [
+        (502, (), {"p0", "d0"}),
+        (503, (), {"p0", "d0"}),
+        (500, (), set()),
+        (503, ("upstream_connection_failure",), {"d0"}),  # the partner had no part in this
+    ],
+)
+def test_either_of_a_pair_may_be_to_blame_for_a_failure(status: int, flags: tuple[str, ...], doubted: set[str]) -> None:
+    """The status tells no more; the next answer clears both."""
     made = router(P0, D0, policy=PD)
     decision = made.choose(LONG, 0.0, 0.0)
-    made.learn(outcome(made, decision, 1.0, status=502), 1.0)
-    assert all(made.cooldowns.remaining_s(each.key, 1.0) > 0 for each in (P0, D0))
-    made.learn(outcome(made, decision, 1.0), 2.0)
-    assert not any(made.cooldowns.remaining_s(each.key, 2.0) for each in (P0, D0))
+    made.learn(replace(outcome(made, decision, 1.0, status=status), flags=flags), 3.0)
+
+    def in_doubt(now: float) -> set[str]:
+        return {m.instance.id for m in made.fleet.members() if doubtful(m, made.snapshot(), now)}
+
+    assert in_doubt(3.0) == doubted
+    made.learn(outcome(made, decision, 1.0), 7.5)
+    assert in_doubt(7.5) == set()
 
 
 def test_an_explanation_names_the_partner_and_holds_nothing_against_a_half() -> None:
