@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from extproc.core.classes import ClassWeights
 from extproc.core.links import ETHERNET, between
 from extproc.core.model import Candidate, Instance, Role
+from extproc.core.money import money_s
 from extproc.core.shapes import kv_bytes_per_token
 from extproc.core.work import block_size_tokens
 from extproc.core.zones import Zones
@@ -39,6 +41,7 @@ class Pair:
     decode: Candidate
     transfer_s: float
     worth_s: float  # of both halves and the transfer: what pairs are compared by
+    money_s: float = 0.0  # of the transfer: waiting that would be worth what its bytes cost
 
     @property
     def ttft_s(self) -> float:
@@ -48,12 +51,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The handing over of one request's prompt. `weight` is what a second of it is worth (`ClassWeights.ttft`)."""
+    """The handing over of one request's prompt, and what it is worth to its class."""
 
     model: str
     prompt_tokens: int
     zones: Zones = field(default_factory=Zones)
-    weight: float = 1.0
+    weights: ClassWeights = field(default_factory=ClassWeights)
 
     def seconds(self, source: Instance, target: Instance, held_tokens: int) -> float | None:
         """Seconds to move what `target` does not hold, None if the two cannot hand over or the size is not known.
@@ -71,6 +74,16 @@ class Transfer:
             rates.append(crossing.bytes_s)
         blocks = -(-tokens // block_size_tokens(target))
         return crossing.rtt_s + tokens * per_token_bytes / min(rates) + blocks * _BLOCK_S
+
+    def money_s(self, source: Instance, target: Instance, held_tokens: int) -> float:
+        """Seconds of waiting that are worth what its bytes cost between zones; 0 where nothing is known of either."""
+        value_per_hour = self.weights.value_per_hour
+        price_per_gb = self.zones.between(source.zone, target.zone).price_per_gb
+        per_token_bytes = kv_bytes_per_token(target, self.model)
+        if not value_per_hour or not price_per_gb or per_token_bytes is None:
+            return 0.0
+        moved_bytes = max(0, self.prompt_tokens - held_tokens) * per_token_bytes
+        return money_s(price_per_gb * moved_bytes / 1e9, value_per_hour)
 
 
 def takes_prefill(instance: Instance) -> bool:
@@ -119,8 +132,10 @@ def rank_pairs(prefills: Iterable[Half], decodes: Sequence[Half], transfer: Tran
         for source in sources:
             moved_s = transfer.seconds(source.instance, decode.candidate.instance, decode.held_tokens)
             if moved_s is not None:
-                sum_s = source.cost.total_s + transfer.weight * moved_s + decode.candidate.cost.total_s
-                found.append(Pair(source, decode.candidate, moved_s, sum_s))
+                paid_s = transfer.money_s(source.instance, decode.candidate.instance, decode.held_tokens)
+                worth_s = transfer.weights.weigh(ttft_s=moved_s, completion_s=0.0, money_s=paid_s)
+                sum_s = source.cost.total_s + worth_s + decode.candidate.cost.total_s
+                found.append(Pair(source, decode.candidate, moved_s, sum_s, paid_s))
     return sorted(found, key=lambda pair: pair.worth_s)
 
 

@@ -91,7 +91,7 @@ class Pairing:
             model=request.model,
             prompt_tokens=request.prompt_tokens,
             zones=snapshot.policy.zones,
-            weight=weights_for(request, snapshot.policy.classes).ttft,
+            weights=weights_for(request, snapshot.policy.classes),
         )
         halves, cached = _Halves(request, snapshot, self._now), Cached(request, snapshot, self._now)
         return rank_pairs(
@@ -103,7 +103,14 @@ class Pairing:
 
 def as_candidate(pair: Pair) -> Candidate:
     """The pair as one candidate: the instance that answers, at the cost of both. The transfer is communication."""
-    moved = Cost(queue_s=0.0, prefill_s=0.0, decode_s=0.0, communication_s=pair.transfer_s, total_s=0.0)
+    moved = Cost(
+        queue_s=0.0,
+        prefill_s=0.0,
+        decode_s=0.0,
+        communication_s=pair.transfer_s,
+        money_s=pair.money_s,
+        total_s=0.0,
+    )
     cost = replace(pair.prefill.cost.plus(pair.decode.cost).plus(moved), total_s=pair.worth_s)
     return replace(pair.decode, cost=cost, cached_tokens=pair.prefill.cached_tokens, claims=pair.prefill.claims)
 

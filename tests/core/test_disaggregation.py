@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.classes import ClassWeights
 from extproc.core.disaggregation import Half, Pair, Transfer, hands_over, rank_pairs, transfer_bytes_s
 from extproc.core.hand_over import HEADERS, WORKER_ID_TAG, HandOver, can_pair, hand_over_headers
 from extproc.core.model import Candidate, Cost, Instance, Request, Role
@@ -76,12 +77,26 @@ def test_the_transfer_decides_between_sources_that_cost_the_same() -> None:
     """And what it takes is weighed as waiting for the first token."""
     prefills = [half("near", 1.0, zone="a"), half("far", 1.0, zone="b")]
     zones = Zones(crossings={("a", "b"): Crossing(rtt_s=0.5)})
-    transfer = Transfer(model=MODEL, prompt_tokens=1000, zones=zones, weight=2.0)
+    transfer = Transfer(model=MODEL, prompt_tokens=1000, zones=zones, weights=ClassWeights(ttft=2.0))
     pair, other = rank_pairs(prefills, [half("d", 2.0, zone="b")], transfer)
     assert other.prefill.instance.id == "near"
     assert pair.prefill.instance.id == "far"
     assert pair.worth_s == pytest.approx(3.0 + 2.0 * pair.transfer_s)
     assert not rank_pairs(prefills[:1], [half("near", 2.0)], transfer)
+
+
+def test_bytes_between_zones_are_paid_for_where_time_has_a_value() -> None:
+    """1,000 tokens of 131,072 bytes at 0.02 a GB are 0.0026; at 3.6 an hour that is worth 2.6 s of waiting."""
+    zones = Zones(crossings={("a", "b"): Crossing(rtt_s=0.0, price_per_gb=0.02)})
+    source, target = instance("p", kv_domain="d", zone="a"), instance("d", kv_domain="d", zone="b")
+    paid = Transfer(model=MODEL, prompt_tokens=1000, zones=zones, weights=ClassWeights(value_per_hour=3.6))
+    assert paid.money_s(source, target, 0) == pytest.approx(2.62144)
+    assert paid.money_s(source, target, 1000) == 0.0
+    assert paid.money_s(source, instance("e", kv_domain="d", zone="a"), 0) == 0.0
+    assert Transfer(model=MODEL, prompt_tokens=1000, zones=zones).money_s(source, target, 0) == 0.0
+    (pair,) = rank_pairs([half("p", 1.0, zone="a")], [half("q", 1.0, zone="b")], paid)
+    assert pair.worth_s == pytest.approx(2.0 + pair.transfer_s + 2.62144)
+    assert as_candidate(pair).cost.money_s == pair.money_s
 
 
 def test_the_pair_is_the_best_of_all_pairs() -> None:

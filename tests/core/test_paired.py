@@ -12,13 +12,16 @@ from extproc.core.explanation import explain, material
 from extproc.core.explanation_text import as_text
 from extproc.core.hand_over import WORKER_ID_TAG, HandOver
 from extproc.core.ledger import Ledger
+from extproc.core.measured import prediction_errors
 from extproc.core.model import Decision, Instance, Lifecycle, Load, Outcome, Reason, Role
 from extproc.core.pairing import Pairing
 from extproc.core.prompts import prompt_id
 from extproc.core.router import Router
 from extproc.core.sharing import Sharing
 from extproc.core.snapshot import Policy
+from extproc.core.speeds import Speeds
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
+from tests.core.measured import Truth, features
 
 PD = Policy(hand_over=HandOver.LLM_D)
 IB = {"kv_domain": "d", "fabric": "ib"}
@@ -68,6 +71,12 @@ def test_the_alternatives_of_a_pair_can_take_the_prompt_over_from_the_same_partn
     assert {each.instance.id for each in decision.candidates} == {"d0", "d1", "d2"}
     made = router(P0, D0, instance("alone", load=Load(running=200, waiting=50)), far, policy=PD)
     assert made.choose(LONG, 0.0, 0.0).alternatives == ()
+
+
+def test_no_alternative_of_a_pair_has_another_partner() -> None:
+    """Of two that would compute the prompt as well, only the named one does."""
+    decision = router(P0, P1, D0, D1, policy=PD).choose(LONG, 0.0, 0.0)
+    assert [each.instance.id for each in decision.candidates] == ["d0", "d1"]
 
 
 def test_where_the_headers_name_who_answers_a_pair_has_no_alternatives() -> None:
@@ -169,6 +178,29 @@ def test_both_halves_are_booked_and_each_ends_by_itself() -> None:
     assert (prompt.held_tokens, prompt.prefill_backlog_s(0.5)) == (0.0, 0.0)
     made.release("r", 1.0)
     assert (made.ledger.in_flight(), answer.held_tokens) == ({}, 0.0)
+
+
+def test_what_the_partner_holds_leaves_no_room_where_the_answer_is_made() -> None:
+    """All of the prompt but what is held there is handed over, whoever computes it or held it."""
+    made = router(P0, D0, policy=PD)
+    made.prefixes.insert(P0.key, LONG.prefix, 1000)
+    made.prefixes.insert(D0.key, LONG.prefix[:50], 1000)
+    decision = made.choose(LONG, 0.0, 0.0)
+    assert decision.chosen is not None
+    assert (decision.chosen.cached_tokens, decision.chosen.handed_tokens) == (15_999, 15_999 - 3200)
+    assert made.ledger.work(D0.key).held_tokens == 16_000 - 3200
+    assert made.ledger.work(P0.key).held_tokens == 1
+
+
+def test_a_prompt_computed_elsewhere_takes_no_time_from_the_answers_beside_it() -> None:
+    """The load that answers meet is what their step times are learned from."""
+    made = router(P0, D0, policy=PD)
+    for at_s, name in enumerate("rs"):
+        made.choose(replace(LONG, id=name, prefix=()), float(at_s), 0.0)
+    made.release("r", 3.0)
+    met, speed = made.meter.take("r"), made.beliefs.speed(MODEL, D0)
+    assert met is not None
+    assert met.prefill_s == pytest.approx(speed.prefill_s(1, 15_999))
 
 
 def test_an_aborted_pair_leaves_nothing_at_either() -> None:
@@ -305,6 +337,58 @@ def test_the_first_token_of_a_pair_teaches_no_prefill_speed_and_no_cache() -> No
     assert after == pytest.approx(before, rel=0.25)  # what becomes less with every answer is optimism alone
     assert not made.trust.news
     assert made.trust.share(D0.key, MODEL) == 1.0
+
+
+def test_what_the_one_that_answers_tells_of_cached_tokens_is_held_against_nobody() -> None:
+    """Some engines count what was handed over, others do not: neither says what was held."""
+    made = router(P0, D0, policy=PD)
+    made.prefixes.insert(P0.key, LONG.prefix, 1000)
+    for number in range(30):
+        now = number * 100.0
+        told = replace(outcome(made, made.choose(LONG, now, 0.0), ttft_s=1.0), cached_tokens=0)
+        assert told.features is not None
+        assert told.features.cached_tokens > 15_000
+        assert prediction_errors(told).cached_share is None
+        assert prediction_errors(told).ttft_ratio is not None
+        made.release("r", now + 5.0)
+        made.learn(told, now + 5.0)
+    for each in (P0, D0):
+        assert made.trust.share(each.key, MODEL) == 1.0
+        assert made.prefixes.size(each.key)
+
+
+def test_a_prompt_for_another_shows_that_its_engine_was_busy_then() -> None:
+    """What waited behind it there says nothing of that engine's speed; at the one that answered it says something."""
+    speeds, (partner, answers) = Speeds(), (instance("partner", **IB), instance("answers", **IB))
+    alone = Truth()
+    for each in (partner, answers):
+        alone.finish(speeds, each)
+    (kind,) = speeds.kinds().values()
+    base = measured_outcome(partner, started_s=1000.0, ttft_s=5.0)
+    pair = replace(features(answers, MODEL, 1000), partner_key=partner.key)
+    speeds.learn(replace(base, features=pair, address=answers.address), answers, None, 1010.0)
+    before = kind.steps[0].samples
+    speeds.learn(measured_outcome(partner, started_s=1001.0, ttft_s=0.1), partner, None, 1010.0)
+    assert kind.steps[0].samples == before
+    speeds.learn(measured_outcome(answers, started_s=1001.0, ttft_s=0.1), answers, None, 1010.0)
+    assert kind.steps[0].samples > before
+
+
+def measured_outcome(each: Instance, started_s: float, ttft_s: float) -> Outcome:
+    return Outcome(
+        features=features(each, MODEL, 1000),
+        address=each.address,
+        status=200,
+        flags=(),
+        attempts=1,
+        duration_s=ttft_s,
+        ttft_s=ttft_s,
+        routing_s=0.0,
+        prompt_tokens=1000,
+        completion_tokens=1,
+        cached_tokens=0,
+        started_s=started_s,
+    )
 
 
 @pytest.mark.parametrize(
