@@ -49,7 +49,7 @@ class ClassWeights:
 
 
 # The SLOs follow MLPerf Inference 5.0 (Llama-2-70B interactive: TTFT 450 ms, TPOT 40 ms; Llama-3.1-405B: TTFT 6 s, TPOT
-# 175 ms). The weights were chosen with `extproc simulate`.
+# 175 ms). The weights were chosen with `extproc simulate`: docs/classes.md tells what other ones did.
 DEFAULT_CLASSES: Mapping[RequestClass, ClassWeights] = {
     RequestClass.INTERACTIVE: ClassWeights(slo=Slo(ttft_s=0.45, tpot_s=0.04)),
     RequestClass.LONG_CONTEXT: ClassWeights(slo=Slo(ttft_s=6.0, tpot_s=0.175)),

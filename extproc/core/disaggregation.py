@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from extproc.core.classes import ClassWeights
 from extproc.core.links import ETHERNET, between
-from extproc.core.model import Candidate, Instance, Role
+from extproc.core.model import Candidate, Cost, Instance, Role
 from extproc.core.money import money_s
 from extproc.core.shapes import kv_bytes_per_token
 from extproc.core.work import block_size_tokens
@@ -42,6 +42,7 @@ class Pair:
     transfer_s: float
     worth_s: float  # of both halves and the transfer: what pairs are compared by
     money_s: float = 0.0  # of the transfer: waiting that would be worth what its bytes cost
+    tail_s: float = 0.0  # what its long wait counts more than those of both halves do by themselves
 
     @property
     def ttft_s(self) -> float:
@@ -57,6 +58,8 @@ class Transfer:
     prompt_tokens: int
     zones: Zones = field(default_factory=Zones)
     weights: ClassWeights = field(default_factory=ClassWeights)
+    tail_from_s: float = float("inf")  # from this TTFT on, a second counts `tail_weight` times more (`core.tail`)
+    tail_weight: float = 0.0
 
     def seconds(self, source: Instance, target: Instance, held_tokens: int) -> float | None:
         """Seconds to move what `target` does not hold, None if the two cannot hand over or the size is not known.
@@ -74,6 +77,11 @@ class Transfer:
             rates.append(crossing.bytes_s)
         blocks = -(-tokens // block_size_tokens(target))
         return crossing.rtt_s + tokens * per_token_bytes / min(rates) + blocks * _BLOCK_S
+
+    def tail_s(self, prefill: Cost, decode: Cost, moved_s: float) -> float:
+        """What the whole wait for the first token counts more, beyond what both halves count of theirs."""
+        ttft_s = prefill.ttft_s + moved_s + decode.ttft_s
+        return self.tail_weight * max(0.0, ttft_s - self.tail_from_s) - prefill.tail_s - decode.tail_s
 
     def money_s(self, source: Instance, target: Instance, held_tokens: int) -> float:
         """Seconds of waiting that are worth what its bytes cost between zones; 0 where nothing is known of either."""
@@ -121,10 +129,11 @@ def _total_s(candidate: Candidate) -> float:
 
 
 def rank_pairs(prefills: Iterable[Half], decodes: Sequence[Half], transfer: Transfer) -> list[Pair]:
-    """Pairs of the least sums, the least first and exactly; none if no two of them can hand over.
+    """Pairs of the least sums, the least first; none if no two of them can hand over.
 
     What a transfer takes depends on the source only by its zone, domain and rate. So the two cheapest sources of each
     such kind (two, for one of them may be the target itself) stand for all: n + m * kinds looks.
+    That is exact but for the tail, in which of two sources the dearer may be the quicker.
     """
     sources = _cheapest_of_each_kind(prefills)
     found = []
@@ -133,9 +142,10 @@ def rank_pairs(prefills: Iterable[Half], decodes: Sequence[Half], transfer: Tran
             moved_s = transfer.seconds(source.instance, decode.candidate.instance, decode.held_tokens)
             if moved_s is not None:
                 paid_s = transfer.money_s(source.instance, decode.candidate.instance, decode.held_tokens)
-                worth_s = transfer.weights.weigh(ttft_s=moved_s, completion_s=0.0, money_s=paid_s)
+                tail_s = transfer.tail_s(source.cost, decode.candidate.cost, moved_s)
+                worth_s = transfer.weights.weigh(ttft_s=moved_s + tail_s, completion_s=0.0, money_s=paid_s)
                 sum_s = source.cost.total_s + worth_s + decode.candidate.cost.total_s
-                found.append(Pair(source, decode.candidate, moved_s, sum_s, paid_s))
+                found.append(Pair(source, decode.candidate, moved_s, sum_s, paid_s, tail_s))
     return sorted(found, key=lambda pair: pair.worth_s)
 
 

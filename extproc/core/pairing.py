@@ -92,6 +92,8 @@ class Pairing:
             prompt_tokens=request.prompt_tokens,
             zones=snapshot.policy.zones,
             weights=weights_for(request, snapshot.policy.classes),
+            tail_from_s=snapshot.tail.begins_s,
+            tail_weight=snapshot.tail.weight,
         )
         halves, cached = _Halves(request, snapshot, self._now), Cached(request, snapshot, self._now)
         return rank_pairs(
@@ -109,6 +111,7 @@ def as_candidate(pair: Pair) -> Candidate:
         decode_s=0.0,
         communication_s=pair.transfer_s,
         money_s=pair.money_s,
+        tail_s=pair.tail_s,
         total_s=0.0,
     )
     cost = replace(pair.prefill.cost.plus(pair.decode.cost).plus(moved), total_s=pair.worth_s)

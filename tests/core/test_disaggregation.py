@@ -99,6 +99,16 @@ def test_bytes_between_zones_are_paid_for_where_time_has_a_value() -> None:
     assert as_candidate(pair).cost.money_s == pair.money_s
 
 
+def test_the_tail_counts_the_whole_wait_of_a_pair() -> None:
+    """Neither half waits for longer than nearly all do; both together wait 0.5 s longer, which count 20 times."""
+    transfer = Transfer(model=MODEL, prompt_tokens=0, tail_from_s=1.5, tail_weight=20.0)
+    (pair,) = rank_pairs([half("p", 1.0)], [half("q", 1.0)], transfer)
+    assert (pair.tail_s, pair.worth_s) == (pytest.approx(10.0), pytest.approx(12.0))
+    assert as_candidate(pair).cost.tail_s == pair.tail_s
+    (short,) = rank_pairs([half("p", 0.5)], [half("q", 0.5)], transfer)
+    assert (short.tail_s, short.worth_s) == (0.0, 1.0)
+
+
 def test_the_pair_is_the_best_of_all_pairs() -> None:
     """Held against trying every one, over made-up fleets."""
     rng = random.Random(1)
