@@ -56,6 +56,8 @@ def test_blocks_that_no_cache_of_the_fleet_could_keep_are_computed_anew() -> Non
     one, two = (fleet(*(spec(name, kv_tokens=2000) for name in names)) for names in ("a", "ab"))
     assert capacity_rps(traffic, one) == pytest.approx(capacity_rps(unshared, one))
     assert capacity_rps(traffic, two) > 1.5 * capacity_rps(unshared, two)
+    some = fleet(spec("a", kv_tokens=3000))  # six blocks: of the older prompt its beginning stays
+    assert capacity_rps(traffic, some) > 1.2 * capacity_rps(unshared, some)
 
 
 @pytest.mark.parametrize(
