@@ -18,10 +18,10 @@ REPLICAS = (1, 4)
 REQUESTS = {
     "mooncake-conversation": 2000,
     "mooncake-synthetic": 2000,
-    "azure-conversation": 8000,
+    "azure-conversation": 10_000,
     "azure-code": 8000,
 }
-MADE_UP_REQUESTS = 2500
+MADE_UP_REQUESTS = 3000
 QUICK_REQUESTS = 400
 MADE_UP = ("day", "chat", "agents")
 _QUICK = ("mooncake-conversation", *MADE_UP)
