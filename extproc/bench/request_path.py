@@ -33,7 +33,7 @@ class Timing:
 
 def request_path(instances: int, rounds: int) -> Iterator[Timing]:
     """Time `rounds` requests of each body size against a fleet of that many instances."""
-    router = _router(instances)
+    router = bench_router(instances)
     for size in BODY_BYTES:
         body = _body(size)
         yield Timing(
@@ -69,24 +69,29 @@ def _begun(router: Router) -> Exchange:
     return exchange
 
 
-def _router(instances: int) -> Router:
+def bench_router(instances: int) -> Router:
+    """A router that knows so many instances."""
     router = Router()
     for number in range(instances):
-        instance = Instance(
-            id=f"i-{number}",
-            incarnation="1",
-            address=f"10.{number // 65536}.{number // 256 % 256}.{number % 256}:8000",
-            cluster="pool",
-            models=(_MODEL,),
-            lifecycle=Lifecycle.READY,
-            hardware="h100_sxm" if number % 2 else "l40s",
-            block_size_tokens=16,
-            kv_blocks=30_000,
-            max_num_seqs=256,
-            load=Load(running=number % 7, waiting=0, kv_usage=0.1),
-        )
-        router.take(router.fleet.apply(Published(instance=instance), 0.0))
+        router.take(router.fleet.apply(Published(instance=bench_instance(number)), 0.0))
     return router
+
+
+def bench_instance(number: int) -> Instance:
+    """One of them; every second has the slower GPU."""
+    return Instance(
+        id=f"i-{number}",
+        incarnation="1",
+        address=f"10.{number // 65536}.{number // 256 % 256}.{number % 256}:8000",
+        cluster="pool",
+        models=(_MODEL,),
+        lifecycle=Lifecycle.READY,
+        hardware="h100_sxm" if number % 2 else "l40s",
+        block_size_tokens=16,
+        kv_blocks=30_000,
+        max_num_seqs=256,
+        load=Load(running=number % 7, waiting=0, kv_usage=0.1),
+    )
 
 
 def _body(size: int) -> bytes:

@@ -12,7 +12,9 @@ from typing import Any
 from extproc.commands.numbers import count
 from extproc.errors import ConfigError
 
-HELP = "measure what asking costs: the way of a request, the prefix index, Redis, what replicas see of each other"
+HELP = (
+    "measure what asking costs: a request's way, a decision, the prefix index, Redis, what replicas see of each other"
+)
 EXAMPLE = "extproc bench --instances 64"
 
 
@@ -23,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=sorted(_REPORTS),
         default="request",
-        help="request: from a body to the reply, on one core and without a network; prefixes: memory and speed of the "
+        help="request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
+        "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
         "replicas: how soon one router counts another's choice "
         "(default: %(default)s)",
@@ -63,6 +66,18 @@ def _request(args: argparse.Namespace) -> None:
             f"{timing.body_bytes // 1024:>6} KiB {timing.instances:>9} "
             f"{timing.understand_s * 1e6:>9.0f} µs {timing.reply_s * 1e6:>9.0f} µs"
         )
+
+
+def _decide(args: argparse.Namespace) -> None:
+    from extproc.bench.decide_time import decide_times
+
+    timings = list(decide_times(args.rounds))
+    if args.json:
+        return _print_json(timings)
+    print(f"{'instances':>9} {'holders':>8} {'decide':>10} {'after a report':>15}   (medians of {args.rounds})")
+    for each in timings:
+        times = f"{each.decide_s * 1e6:>7.0f} µs {each.after_report_s * 1e6:>12.0f} µs"
+        print(f"{each.instances:>9} {each.holders:>8} {times}")
 
 
 def _prefixes(args: argparse.Namespace) -> None:
@@ -118,4 +133,11 @@ def _print_json(report: Any) -> None:
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
 
 
-_REPORTS = {"request": _request, "prefixes": _prefixes, "redis": _redis, "push": _push, "replicas": _replicas}
+_REPORTS = {
+    "request": _request,
+    "decide": _decide,
+    "prefixes": _prefixes,
+    "redis": _redis,
+    "push": _push,
+    "replicas": _replicas,
+}

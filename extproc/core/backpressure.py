@@ -58,6 +58,10 @@ class Backpressure:
         elif not _BACKOFF.eased(pause.level, now - pause.until_s):
             del self._pauses[key]
 
+    def paused(self, now: float) -> list[str]:
+        """Keys of the instances that are still taken to be full."""
+        return [key for key in self._pauses if self.remaining_s(key, now)]
+
     def forget(self, key: str) -> None:
         """Drop what is known of an incarnation that has ended."""
         self._pauses.pop(key, None)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from extproc.core.arrays import Floats, Number
 from extproc.core.model import Request, RequestClass
 
 
@@ -37,8 +40,14 @@ class ClassWeights:
     slo: Slo = Slo()
 
     def weigh(
-        self, *, ttft_s: float, completion_s: float, pressure_s: float = 0.0, harm_s: float = 0.0, money_s: float = 0.0
-    ) -> float:
+        self,
+        *,
+        ttft_s: Number,
+        completion_s: Number | float,
+        pressure_s: Number | float = 0.0,
+        harm_s: Number | float = 0.0,
+        money_s: Number | float = 0.0,
+    ) -> Number:
         """The sum that instances are compared by, in seconds of a standard request.
 
         `completion_s` is the time after the first token. `money_s` are seconds of this request's own waiting
@@ -99,6 +108,12 @@ def weights_for(request: Request, policy: ClassPolicy) -> ClassWeights:
 def limit_for(weights: ClassWeights, limit: int | None) -> int | None:
     """The part of one of the operator's limits that a request may fill, at least one; None stays no limit."""
     return None if limit is None else max(1, int(limit * weights.queue_share))
+
+
+def limits_for(weights: ClassWeights, limits: Floats) -> Floats:
+    """`limit_for` a column of limits, where no limit is infinite."""
+    filled: Floats = np.floor(limits * weights.queue_share)
+    return np.maximum(filled, 1.0)
 
 
 def missed_s(slo: Slo, ttft_s: float, tpot_s: float) -> tuple[float, float]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 
+from extproc.core.arrays import Number
 from extproc.core.model import Instance, Request
-from extproc.core.zones import Crossing, Zones
+from extproc.core.zones import Zones
 
 _WINDOW_BYTES = 14_600  # sent before the first acknowledgement: ten segments of 1,460 bytes (RFC 6928)
 _STREAM_BYTES_PER_TOKEN = 216  # of a streamed chat answer: 10,133 bytes in 47 events, recorded from vLLM 0.32
@@ -16,17 +17,19 @@ _TEXT_BYTES_PER_TOKEN = 4
 _FULLEST = 0.95  # utilisation of a network beyond which queueing is not extrapolated
 
 
-def communication_s(request: Request, instance: Instance, zones: Zones) -> float:
-    """Seconds until the body is there and the answer's first byte is back, beyond what the engine takes.
+def way_to(instance: Instance, zones: Zones) -> tuple[float, float, float]:
+    """The way from Envoy to an instance: its round trip in seconds, seconds for each byte, and money for each GB.
 
     0 for an instance of Envoy's own zone on a network that nobody else uses.
     """
     crossing = zones.to(instance.zone)
-    return (
-        round_trips(request.body_bytes) * crossing.rtt_s
-        + _transfer_s(request.body_bytes, crossing)
-        + network_wait_s(request.body_bytes, instance)
-    )
+    byte_s = 1 / crossing.bytes_s if crossing.bytes_s else 0.0
+    return crossing.rtt_s, byte_s + network_wait_s(1, instance), crossing.price_per_gb
+
+
+def communication_s(request: Request, rtt_s: Number, byte_s: Number) -> Number:
+    """Seconds until the body is there and the answer's first byte is back, beyond what the engine takes."""
+    return round_trips(request.body_bytes) * rtt_s + request.body_bytes * byte_s
 
 
 def round_trips(body_bytes: int) -> int:
@@ -50,9 +53,8 @@ def network_wait_s(body_bytes: int, instance: Instance) -> float:
     return body_bytes / limit * used / (1.0 - used)
 
 
-def crossing_money(request: Request, instance: Instance, zones: Zones) -> float:
+def crossing_money(request: Request, price_per_gb: Number) -> Number:
     """What the bytes of a request and of its expected answer cost, in the operator's currency."""
-    price_per_gb = zones.to(instance.zone).price_per_gb
     return price_per_gb * (request.body_bytes + answer_bytes(request)) / 1e9
 
 
@@ -60,7 +62,3 @@ def answer_bytes(request: Request) -> int:
     """Bytes of the expected answer; each token of a stream comes in a JSON object of its own."""
     per_token = _STREAM_BYTES_PER_TOKEN if request.stream else _TEXT_BYTES_PER_TOKEN
     return request.expected_output_tokens * per_token
-
-
-def _transfer_s(count_bytes: int, crossing: Crossing) -> float:
-    return count_bytes / crossing.bytes_s if crossing.bytes_s else 0.0

@@ -1,42 +1,156 @@
-"""Hard constraints: what an instance must fulfil before its cost is of interest, cheapest check first."""
+"""Hard constraints: what an instance must fulfil before its cost is of interest, cheapest check first.
+
+`fitting` finds who fulfils them, for all instances at once; `misfit` and `obstacle` say of one what it fails, in which
+order, and by how much.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from extproc.core.classes import limit_for, weights_for
+from extproc.core.arrays import Flags
+from extproc.core.classes import limit_for, limits_for, weights_for
 from extproc.core.fleet import Member
 from extproc.core.limits import limits_of
-from extproc.core.model import Instance, Lifecycle, Reason, Rejection, Request, Role
+from extproc.core.model import Capability, Instance, Lifecycle, Reason, Rejection, Request, Role
 from extproc.core.placed import misplaced
-from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.placement import Placement
 from extproc.core.work import Work, block_size_tokens
 
+if TYPE_CHECKING:
+    from extproc.core.columns import Standing
+    from extproc.core.snapshot import Policy, Snapshot
 
-def check(request: Request, member: Member, snapshot: Snapshot, *, whole: bool = True) -> Rejection | None:
-    """First constraint that an instance fails for a request, None if it may serve it.
 
-    `whole`: it is to serve it alone, and not to be one of a pair.
-    """
-    instance = member.instance
-    # While a model loads, the engine lists no models yet; the lifecycle below tells more than "not served".
-    if request.model not in instance.models and instance.models:
-        return Rejection(instance.id, Reason.MODEL_NOT_SERVED, request.model, instance.models)
-    if request.needs and instance.capabilities is not None:
-        missing = request.needs.difference(instance.capabilities)
+class Demand(NamedTuple):
+    """What a request demands that an instance has or has not, whatever happens. Many requests share one."""
+
+    model: str
+    needs: frozenset[Capability]
+    placement: Placement
+    whole: bool  # it is to be served by one alone, and not by a pair
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Who may serve a request."""
+
+    fit: Flags
+    silent: Flags  # they fit too, but failed or fell silent
+    tight: Flags  # they would take the prompt, but not all the output that may be asked for
+    standing: Standing
+
+
+def demand_of(request: Request, *, whole: bool = True) -> Demand:
+    """The part of a request's constraints that depends on no numbers."""
+    return Demand(request.model, request.needs, request.placement, whole)
+
+
+def misfit(demand: Demand, instance: Instance) -> Rejection | None:
+    """First demand that an instance does not fulfil, None if there is none."""
+    # While a model loads, the engine lists no models yet; its lifecycle tells more than "not served".
+    if demand.model not in instance.models and instance.models:
+        return Rejection(instance.id, Reason.MODEL_NOT_SERVED, demand.model, instance.models)
+    if demand.needs and instance.capabilities is not None:
+        missing = demand.needs.difference(instance.capabilities)
         if missing:
             return Rejection(instance.id, Reason.CAPABILITY_MISSING, tuple(sorted(missing)), instance.capabilities)
-    rejection = misplaced(request.placement, instance)
+    rejection = misplaced(demand.placement, instance)
     if rejection is not None:
         return rejection
-    if whole and instance.role is not Role.BOTH:
+    if demand.whole and instance.role is not Role.BOTH:
         return Rejection(instance.id, Reason.ROLE_TAKES_HALF, Role.BOTH.value, instance.role.value)
+    return None
+
+
+def obstacle(request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str]) -> Rejection | None:
+    """First other constraint that an instance fails for a request, None if it may serve it."""
+    return (
+        unable(request, member.instance, snapshot, full)
+        or cramped(request, member.instance)
+        or doubtful(member, snapshot, now)
+    )
+
+
+def unable(request: Request, instance: Instance, snapshot: Snapshot, full: Set[str]) -> Rejection | None:
+    """First of those that are never waived, None if it fulfils them."""
     rejection = _too_long(request, instance)
     if rejection is not None:
         return rejection
     if instance.lifecycle is not Lifecycle.READY:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
-    return _too_busy(request, instance, snapshot.ledger.work(instance.key), snapshot.policy)
+    rejection = _too_busy(request, instance, snapshot.ledger.work(instance.key), snapshot.policy)
+    if rejection is not None:
+        return rejection
+    if instance.key in full:
+        return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none")
+    return None
+
+
+def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *, whole: bool = True) -> Fitting:
+    """Who fulfils all constraints. The columns must be those of `now`. `full`: keys of instances without a place."""
+    columns, policy = snapshot.columns, snapshot.policy
+    standing = columns.standing(demand_of(request, whole=whole))
+    able = standing.fits & (columns.room_tokens >= request.sure_tokens)
+    if columns.any_limit:
+        weights = weights_for(request, policy.classes)
+        able &= columns.requests < limits_for(weights, columns.max_in_flight)
+        able &= columns.batch_requests - columns.max_num_seqs <= limits_for(weights, columns.max_queued)
+    for key in full:
+        if key in columns.row_of:
+            able[columns.row_of[key]] = False
+    roomy = able & (columns.longest_tokens >= request.context_tokens)
+    heard = snapshot.heard_at_s - columns.observed_at_s <= policy.stale_after_s
+    for key in (*snapshot.cooldowns.resting(now), *snapshot.backpressure.paused(now)):
+        if key in columns.row_of:
+            heard[columns.row_of[key]] = False
+    return Fitting(roomy & heard, roomy > heard, able > roomy, standing)
+
+
+def room_tokens(instance: Instance) -> float:
+    """Longest sequence that an instance can hold at all, infinite if it is not known."""
+    room = float("inf") if instance.max_model_len_tokens is None else float(instance.max_model_len_tokens)
+    if instance.kv_blocks is None:
+        return room
+    return min(room, instance.kv_blocks * block_size_tokens(instance))
+
+
+def _too_long(request: Request, instance: Instance) -> Rejection | None:
+    """Whether the prompt alone is too long for the context or for all KV blocks, beyond the estimate's error."""
+    limit, size_tokens = instance.max_model_len_tokens, block_size_tokens(instance)
+    if limit is not None and request.sure_tokens > limit:
+        return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.longest_tokens), limit)
+    if instance.kv_blocks is not None and request.sure_tokens > instance.kv_blocks * size_tokens:
+        return Rejection(
+            instance.id, Reason.KV_TOO_SMALL, math.ceil(request.sure_tokens / size_tokens), instance.kv_blocks
+        )
+    return None
+
+
+def _too_busy(request: Request, instance: Instance, work: Work, policy: Policy) -> Rejection | None:
+    """Whether the limits on running and queued requests are reached, as far as the request's class may fill them."""
+    limits = limits_of(instance, policy)
+    weights = weights_for(request, policy.classes)
+    limit = limit_for(weights, limits.max_in_flight)
+    if limit is not None and work.requests >= limit:
+        return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, limit)
+    limit = limit_for(weights, limits.max_queued)
+    if limit is not None and instance.max_num_seqs is not None:
+        queued = work.requests + 1 - instance.max_num_seqs
+        if queued > limit:
+            return Rejection(instance.id, Reason.QUEUE_TOO_LONG, queued, limit)
+    return None
+
+
+def cramped(request: Request, instance: Instance) -> Rejection | None:
+    """Whether the prompt and all the output that its client allows are too long: many engines then refuse at once."""
+    limit = instance.max_model_len_tokens
+    if limit is None or request.context_tokens <= limit:
+        return None
+    return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.context_tokens), limit)
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
@@ -50,48 +164,3 @@ def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None
         return Rejection(instance.id, Reason.PUSHED_BACK, 0.0, pause_s)
     age_s = snapshot.heard_at_s - member.observed_at_s
     return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
-
-
-def cramped(request: Request, instance: Instance) -> Rejection | None:
-    """Whether the prompt and all the output that its client allows are too long: many engines then refuse at once."""
-    limit = instance.max_model_len_tokens
-    if limit is None or request.context_tokens <= limit:
-        return None
-    return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.context_tokens), limit)
-
-
-def room_tokens(instance: Instance) -> float:
-    """Longest sequence that an instance can hold at all, infinite if it is not known."""
-    room = float("inf") if instance.max_model_len_tokens is None else float(instance.max_model_len_tokens)
-    if instance.kv_blocks is None:
-        return room
-    return min(room, instance.kv_blocks * block_size_tokens(instance))
-
-
-def _too_long(request: Request, instance: Instance) -> Rejection | None:
-    """Whether the prompt alone is too long for the context or for all KV blocks, beyond the estimate's error."""
-    limit = instance.max_model_len_tokens
-    if limit is not None and request.sure_tokens > limit:
-        return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.longest_tokens), limit)
-    if instance.kv_blocks is not None:
-        blocks = math.ceil(request.sure_tokens / block_size_tokens(instance))
-        if blocks > instance.kv_blocks:
-            return Rejection(instance.id, Reason.KV_TOO_SMALL, blocks, instance.kv_blocks)
-    return None
-
-
-def _too_busy(request: Request, instance: Instance, work: Work, policy: Policy) -> Rejection | None:
-    """Whether the limits on running and queued requests are reached, as far as the request's class may fill them."""
-    if policy.max_in_flight is None and policy.max_queued is None and not instance.tags:
-        return None
-    limits = limits_of(instance, policy)
-    weights = weights_for(request, policy.classes)
-    limit = limit_for(weights, limits.max_in_flight)
-    if limit is not None and work.requests >= limit:
-        return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, limit)
-    limit = limit_for(weights, limits.max_queued)
-    if limit is not None and instance.max_num_seqs is not None:
-        queued = work.requests + 1 - instance.max_num_seqs
-        if queued > limit:
-            return Rejection(instance.id, Reason.QUEUE_TOO_LONG, queued, limit)
-    return None

@@ -73,6 +73,10 @@ class Cooldowns:
             return 0.0
         return max(0.0, max(rest.until_s, rest.probed_at_s + self._backoff.base_s) - now)
 
+    def resting(self, now: float) -> list[str]:
+        """Keys of the instances that are to be left alone."""
+        return [key for key in self._rests if self.remaining_s(key, now)]
+
     def forget(self, key: str) -> None:
         """Drop what is known of an incarnation that has ended."""
         self._rests.pop(key, None)

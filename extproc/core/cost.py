@@ -4,23 +4,28 @@ Own seconds: waiting, computing the prompt, producing the answer. And the second
 an instance that is best for one request may be the worst for all: every answer in the batch stands still while a long
 prompt is computed, and every step takes longer with one more answer in it. Choosing by the sum of both makes all
 requests together take the least time.
+
+Formulas are those of one instance, worked out for all at once: names without an index stand for a column.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
-from extproc.core.cached import Belief
+import numpy as np
+
+from extproc.core.arrays import Flags, Floats, Numbers
+from extproc.core.cached import Hits
 from extproc.core.classes import weights_for
+from extproc.core.columns import Columns
 from extproc.core.communication import communication_s, crossing_money
 from extproc.core.fleet import Member
-from extproc.core.host_pressure import host_s
-from extproc.core.model import Candidate, Cost, Instance, Request
-from extproc.core.money import compute_money, instance_s, money_s, typical_price
+from extproc.core.host_pressure import work_s
+from extproc.core.model import Candidate, Claims, Cost, Request
+from extproc.core.money import compute_money, instance_s, money_s
+from extproc.core.pace import kept, prefill_share
 from extproc.core.snapshot import Snapshot
-from extproc.core.speed import Speed
-from extproc.core.staleness import doubt_s, doubt_share
-from extproc.core.work import Work, block_size_tokens
+from extproc.core.staleness import doubt_s, doubt_share, old_from_s
 
 _SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or for certain
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
@@ -30,168 +35,189 @@ _FETCH_SHARE = 0.125
 _STEP_TOKENS = 8192
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a request would cost on each instance; of those that nobody asked for it has no meaning."""
+
+    members: tuple[Member, ...]
+    terms_s: dict[str, Numbers]  # by their names in `Cost`; a number is that of all
+    total_s: Floats
+    tpot_s: Floats
+    hits: Hits
+
+    def candidate(self, row: int, claims: Claims) -> Candidate:
+        """One of them, with what is claimed of its cache."""
+        terms_s = {name: each if isinstance(each, float) else each.item(row) for name, each in self.terms_s.items()}
+        cost = Cost(**terms_s, total_s=self.total_s.item(row))
+        instance = self.members[row].instance
+        handed_tokens = 0 if self.hits.handed_tokens is None else int(self.hits.handed_tokens.item(row))
+        return Candidate(instance, cost, self.hits.at(row), self.tpot_s.item(row), claims, handed_tokens)
+
+
+class _Speed:
+    """How fast each instance is (`Speed.coefficients`)."""
+
+    def __init__(self, coefficients: Floats) -> None:
+        self.begin_s, self.token_s, self.pair_s, self.step_s, self.sequence_s, self.context_s = coefficients
+
+    def prefill_s(self, new_tokens: Numbers, cached_tokens: Numbers) -> Floats:
+        """Seconds to compute so many tokens of a prompt after those that are cached."""
+        token_s: Floats = self.token_s + self.pair_s * (cached_tokens + new_tokens / 2)
+        prefill_s: Floats = self.begin_s + new_tokens * token_s
+        return prefill_s
+
+    def growth_s(self, sequences: Numbers, context_tokens: Numbers) -> Floats:
+        """Seconds of a decode step beyond that of an empty batch."""
+        growth_s: Floats = self.sequence_s * sequences + self.context_s * context_tokens
+        return growth_s
+
+
 class Pricing:
-    """Prices one request on instances that fulfil all constraints."""
+    """Prices one request on the instances of a snapshot, whose columns must be those of `now`."""
 
     def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
         self._request = request
         self._snapshot = snapshot
+        self._columns = snapshot.columns
         self._now = now
         self._weights = weights_for(request, snapshot.policy.classes)
-        self._typical_price = None
-        if self._weights.value_per_hour:
-            self._typical_price = typical_price([member.instance for member in snapshot.members])
-        self._tail_from_s = snapshot.tail.begins_s
-        self._tail_weight = snapshot.tail.weight
         self._output_tokens = request.expected_output_tokens
 
-    def at(self, member: Member, belief: Belief, handed_tokens: int = 0) -> Candidate:
-        """What the request would cost on an instance that is believed to hold so much of its prompt.
-
-        `handed_tokens` of these are yet to come from another instance: nothing to compute, but they need room.
-        """
-        request, now, instance = self._request, self._now, member.instance
-        work = self._snapshot.ledger.work(instance.key)
-        speed = self._snapshot.beliefs.speed(request.model, instance)
-        hit, requests, output_tokens = belief.hit, work.requests, self._output_tokens
-        uncached_tokens = request.prompt_tokens - hit.tokens
-        context_tokens = work.context_tokens + request.prompt_tokens + output_tokens / 2
-        step_s = speed.decode_step_s(requests + 1, context_tokens)
-        prefill_s = speed.prefill_s(uncached_tokens, hit.tokens)
-        if hit.lower_tokens:
-            prefill_s += _FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
-        if requests:
-            # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
-            prefill_s += math.ceil(uncached_tokens / _STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
-        room_s, room_harm_s = _room(request, instance, work, uncached_tokens + handed_tokens, step_s)
-        backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
-        queue_s = max(backlog_s, room_s) + (step_s if requests else 0.0)
-        harm_s = room_harm_s
-        if requests:
-            harm_s += work.decoding(now) * prefill_s + _sharing_s(request, work, speed)
-        harm_s += _later_s(work, backlog_s, prefill_s, now)
-        reach_s = communication_s(request, instance, self._snapshot.policy.zones) + host_s(request, instance.host)
-        decode_s = output_tokens * step_s
-        cost = self._sum(
-            queue_s=queue_s,
-            prefill_s=prefill_s,
-            decode_s=decode_s,
-            communication_s=reach_s,
-            pressure_s=_pressure_s(request, instance, work, speed),
-            harm_s=harm_s,
-            doubt_s=self._doubt_s(member, prefill_s + decode_s),
-            money_s=self._money_s(instance, prefill_s, decode_s, requests + 1),
+    def prices(self, eligible: Flags, hits: Hits) -> Prices:
+        """What the request would cost on the eligible instances, believed to hold so much of its prompt."""
+        request, columns, output_tokens = self._request, self._columns, self._output_tokens
+        speed = _Speed(columns.speed(request.model, eligible, self._snapshot))
+        busy = columns.busy
+        cached_tokens = hits.tokens()
+        uncached_tokens = request.prompt_tokens - cached_tokens
+        new_tokens = uncached_tokens if hits.handed_tokens is None else uncached_tokens + hits.handed_tokens
+        growth_s = speed.growth_s(
+            columns.batch_requests, columns.context_tokens + (request.prompt_tokens + output_tokens / 2)
         )
+        step_s = speed.step_s + growth_s
+        prefill_s = speed.prefill_s(uncached_tokens, cached_tokens)
+        if hits.lower_tokens is not None:
+            fetched_s = _FETCH_SHARE * speed.prefill_s(hits.lower_tokens, hits.gpu_tokens)
+            prefill_s += np.where(hits.lower_tokens > 0, fetched_s, 0.0)
+        # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
+        prefill_s += busy * np.ceil(uncached_tokens / _STEP_TOKENS) * growth_s
+        decode_s = output_tokens * step_s
+        free_tokens = columns.capacity_tokens - columns.held_tokens
+        room_s, room_harm_s = _room(request, columns, new_tokens, free_tokens, step_s)
+        backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * prefill_s
+        queue_s = np.maximum(backlog_s, room_s) + busy * step_s
+        keep = kept(columns.paced_at_s, self._now)
+        harm_s = room_harm_s + columns.decoding * prefill_s + _sharing_s(request, columns, speed)
+        harm_s += _later_s(columns.paced_requests * keep, backlog_s, prefill_s)
+        terms_s: dict[str, Numbers] = {
+            "queue_s": queue_s,
+            "prefill_s": prefill_s,
+            "decode_s": decode_s,
+            "communication_s": self._reach_s(),
+            "pressure_s": _pressure_s(request, columns, free_tokens, speed),
+            "harm_s": harm_s,
+            "doubt_s": self._doubt_s(prefill_s + decode_s),
+            "money_s": self._money_s(prefill_s, decode_s),
+        }
+        total_s = self._total_s(terms_s)
         # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
         # cost: each of those prompts pays for it as harm.
-        tpot_s = step_s / (1.0 - work.pace.prefill_share(now))
-        return Candidate(instance, cost, hit.tokens, tpot_s, belief.claims, handed_tokens)
+        tpot_s = step_s / (1.0 - prefill_share(columns.paced_prefill * keep))
+        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits)
 
-    def _sum(
-        self,
-        *,
-        queue_s: float,
-        prefill_s: float,
-        decode_s: float,
-        communication_s: float,
-        pressure_s: float,
-        harm_s: float,
-        doubt_s: float,
-        money_s: float,
-    ) -> Cost:
-        ttft_s = queue_s + prefill_s + communication_s
-        tail_s = self._tail_weight * max(0.0, ttft_s - self._tail_from_s)
-        total_s = self._weights.weigh(
+    def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
+        """The sum of all terms as they are weighed, `tail_s` being added to them."""
+        tail = self._snapshot.tail
+        ttft_s = terms_s["queue_s"] + terms_s["prefill_s"] + terms_s["communication_s"]
+        tail_s = terms_s["tail_s"] = tail.weight * np.maximum(ttft_s - tail.begins_s, 0.0)
+        return self._weights.weigh(
             ttft_s=ttft_s + tail_s,
-            completion_s=decode_s + doubt_s,
-            pressure_s=pressure_s,
-            harm_s=harm_s,
-            money_s=money_s,
-        )
-        return Cost(
-            queue_s=queue_s,
-            prefill_s=prefill_s,
-            decode_s=decode_s,
-            communication_s=communication_s,
-            pressure_s=pressure_s,
-            harm_s=harm_s,
-            tail_s=tail_s,
-            doubt_s=doubt_s,
-            money_s=money_s,
-            total_s=total_s,
+            completion_s=terms_s["decode_s"] + terms_s["doubt_s"],
+            pressure_s=terms_s["pressure_s"],
+            harm_s=terms_s["harm_s"],
+            money_s=terms_s["money_s"],
         )
 
-    def _doubt_s(self, member: Member, own_s: float) -> float:
-        age_s = self._snapshot.heard_at_s - member.observed_at_s
-        share = doubt_share(max(0.0, age_s), self._snapshot.policy.stale_after_s)
-        return doubt_s(own_s, share) if share else 0.0
+    def _reach_s(self) -> Numbers:
+        request, columns = self._request, self._columns
+        reach_s: Numbers = 0.0
+        if columns.any_way:
+            reach_s += communication_s(request, columns.rtt_s, columns.byte_s)
+        if columns.any_waits:
+            reach_s += work_s(request) * columns.host_waits
+        return reach_s
 
-    def _money_s(self, instance: Instance, prefill_s: float, decode_s: float, sequences: int) -> float:
-        value_per_hour = self._weights.value_per_hour
+    def _doubt_s(self, own_s: Floats) -> Numbers:
+        limit_s = self._snapshot.policy.stale_after_s
+        heard_at_s = self._snapshot.heard_at_s
+        if heard_at_s - self._columns.oldest_at_s <= old_from_s(limit_s):
+            return 0.0
+        return doubt_s(own_s, doubt_share(heard_at_s - self._columns.observed_at_s, limit_s))
+
+    def _money_s(self, prefill_s: Floats, decode_s: Floats) -> Numbers:
+        value_per_hour, columns = self._weights.value_per_hour, self._columns
         if not value_per_hour:
             return 0.0
-        price = self._typical_price if instance.price_per_hour is None else instance.price_per_hour
-        money = compute_money(price, instance_s(prefill_s, decode_s, sequences))
-        money += crossing_money(self._request, instance, self._snapshot.policy.zones)
+        taken_s = instance_s(prefill_s, decode_s, columns.batch_requests)
+        money: Floats = compute_money(columns.prices_per_hour(), taken_s)
+        money += crossing_money(self._request, columns.price_per_gb)
         return money_s(money, value_per_hour)
 
 
-def _sharing_s(request: Request, work: Work, speed: Speed) -> float:
+def _sharing_s(request: Request, columns: Columns, speed: _Speed) -> Floats:
     """Seconds by which the steps of others take longer with one more answer among them, summed.
 
     Of two answers of unknown length about half of either is produced together.
     """
     output_tokens = request.expected_output_tokens
-    tokens = request.prompt_tokens + output_tokens / 2
-    longer_s = speed.decode_step_s(1, tokens) - speed.decode_step_s(0, 0)
-    return work.requests * output_tokens / 2 * longer_s
+    longer_s = speed.growth_s(1, request.prompt_tokens + output_tokens / 2)
+    sharing_s: Floats = columns.requests * (output_tokens / 2) * longer_s
+    return sharing_s
 
 
-def _later_s(work: Work, backlog_s: float, prefill_s: float, now: float) -> float:
+def _later_s(rps: Floats, backlog_s: Floats, prefill_s: Floats) -> Floats:
     """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
 
     Those come at the rate at which others came; on the average they find half of this prompt's computation ahead.
     """
-    return work.pace.rps(now) * (backlog_s + prefill_s / 2) * prefill_s
+    return rps * (backlog_s + prefill_s / 2) * prefill_s
 
 
-def _room(request: Request, instance: Instance, work: Work, new_tokens: int, step_s: float) -> tuple[float, float]:
+def _room(
+    request: Request, columns: Columns, new_tokens: Floats, free_tokens: Floats, step_s: Floats
+) -> tuple[Numbers, Numbers]:
     """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
 
     `new_tokens`: of its prompt, that are not held yet.
     Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
     """
-    requests = work.requests
-    if not requests:
+    ends = columns.batch_requests - columns.max_num_seqs
+    lacking_tokens = new_tokens - free_tokens
+    lacking = lacking_tokens > 0
+    if not np.count_nonzero(lacking) and not np.count_nonzero(ends > 0):
         return 0.0, 0.0
-    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * step_s
-    ends = 0
-    if instance.max_num_seqs is not None:
-        ends = max(0, requests + 1 - instance.max_num_seqs)
-    harm_s = 0.0
-    if instance.kv_blocks is not None:
-        lacking_tokens = work.held_tokens + new_tokens - instance.kv_blocks * block_size_tokens(instance)
-        if lacking_tokens > 0:
-            per_request_tokens = max(1.0, work.held_tokens / requests)
-            ends = max(ends, math.ceil(lacking_tokens / per_request_tokens))
-            harm_s = (new_tokens + request.expected_output_tokens) / per_request_tokens * answer_s / requests
-    return ends * answer_s / requests, harm_s
+    requests = np.maximum(columns.requests, 1.0)
+    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, request.expected_output_tokens)
+    end_s = answer_tokens * step_s / requests * columns.busy
+    per_request_tokens = np.maximum(columns.held_tokens / requests, 1.0)
+    ends = np.maximum(np.maximum(ends, 0.0), np.where(lacking, np.ceil(lacking_tokens / per_request_tokens), 0.0))
+    taken_tokens = new_tokens + request.expected_output_tokens
+    return ends * end_s, np.where(lacking, taken_tokens / per_request_tokens * end_s, 0.0)
 
 
-def _pressure_s(request: Request, instance: Instance, work: Work, speed: Speed) -> float:
+def _pressure_s(request: Request, columns: Columns, free_tokens: Floats, speed: _Speed) -> Numbers:
     """Expected seconds lost to preemption: somebody is computed a second time if the KV blocks run out.
 
     Answers are of unknown length, about as uncertain as they are long (exponential). So what n of them will still
     grow is nearly normal, with a deviation of the n-th root of the mean growth; the chance that it does not fit is
     taken from there (logistic approximation of the normal distribution, off by less than 0.01).
     """
-    if instance.kv_blocks is None:
+    growth_tokens = columns.growth_tokens + request.expected_output_tokens
+    deviation_tokens = np.maximum(growth_tokens, 1.0) * columns.batch_spread
+    z = (free_tokens - request.prompt_tokens - growth_tokens) / deviation_tokens
+    open_to_doubt = z <= _SURE
+    if not np.count_nonzero(open_to_doubt):
         return 0.0
-    growth_tokens = work.growth_tokens + request.expected_output_tokens
-    free_tokens = instance.kv_blocks * block_size_tokens(instance) - work.held_tokens - request.prompt_tokens
-    deviation_tokens = max(1.0, growth_tokens) / math.sqrt(work.requests + 1)
-    z = (free_tokens - growth_tokens) / deviation_tokens
-    if z > _SURE:
-        return 0.0
-    chance = 1.0 / (1.0 + math.exp(1.702 * max(-_SURE, z)))
-    return chance * speed.prefill_s(request.prompt_tokens, 0)
+    chance = open_to_doubt / (1.0 + np.exp(1.702 * np.clip(z, -_SURE, _SURE)))
+    pressure_s: Floats = chance * speed.prefill_s(request.prompt_tokens, 0)
+    return pressure_s

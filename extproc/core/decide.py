@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+import numpy as np
+
+from extproc.core.arrays import Floats
 from extproc.core.cached import Cached
-from extproc.core.constraints import check, cramped, doubtful
+from extproc.core.constraints import Fitting, fitting, obstacle
 from extproc.core.cost import Pricing
-from extproc.core.fleet import Member
-from extproc.core.model import Candidate, Decision, Reason, Rejection, Request
+from extproc.core.model import Decision, Rejection, Request
 from extproc.core.snapshot import Policy, Snapshot
 
 
@@ -19,48 +21,42 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
     that are known to have no place left, whatever the snapshot says. Nothing is changed: the
     caller books the choice. No fitting instance is a Decision without `chosen`, never an error.
     """
-    rejected: list[Rejection] = []
-    fitting: list[Member] = []
-    silent: list[Member] = []  # they fit too, but failed or fell silent
-    tight: list[Member] = []  # they would take the prompt, but not all the output that may be asked for
-    for member in snapshot.members:
-        rejection = check(request, member, snapshot)
-        if rejection is not None:
-            rejected.append(rejection)
-        elif member.instance.key in full:
-            rejected.append(Rejection(member.instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none"))
-        elif (rejection := cramped(request, member.instance)) is not None:
-            rejected.append(rejection)
-            tight.append(member)
-        elif (rejection := doubtful(member, snapshot, now)) is not None:
-            rejected.append(rejection)
-            silent.append(member)
-        else:
-            fitting.append(member)
+    snapshot.columns.refresh(snapshot, now)
+    found = fitting(request, snapshot, now, full)
+    rejected = _rejected(request, found, snapshot, now, full)
     # If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
     # Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
-    candidates = _priced(request, fitting or silent or tight, snapshot, now)
-    if not candidates:
-        return Decision(None, (), tuple(rejected))
-    chosen = _draw_near_tie(candidates, snapshot.policy, draw)
-    others = [candidate for candidate in candidates if candidate is not chosen]
-    return Decision(chosen, tuple(others[: snapshot.policy.alternatives]), tuple(rejected))
+    eligible = next((each for each in (found.fit, found.silent, found.tight) if np.count_nonzero(each)), None)
+    if eligible is None:
+        return Decision(None, (), rejected)
+    cached = Cached(request, snapshot, now)
+    prices = Pricing(request, snapshot, now).prices(eligible, cached.hits())
+    ranked = np.where(eligible, prices.total_s, np.inf).argsort(kind="stable")[: np.count_nonzero(eligible)]
+    place = _draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
+    others = ranked[: place + 1 + snapshot.policy.alternatives].tolist()
+    rows = [others.pop(place), *others[: snapshot.policy.alternatives]]
+    chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
+    return Decision(chosen, tuple(alternatives), rejected)
 
 
-def _priced(request: Request, members: list[Member], snapshot: Snapshot, now: float) -> list[Candidate]:
-    """Candidates of all members, the cheapest first."""
-    pricing, cached = Pricing(request, snapshot, now), Cached(request, snapshot, now)
-    return sorted(
-        [pricing.at(member, cached.at(member.instance)) for member in members],
-        key=lambda candidate: candidate.cost.total_s,
+def _rejected(
+    request: Request, found: Fitting, snapshot: Snapshot, now: float, full: Set[str]
+) -> tuple[Rejection, ...]:
+    """Why each of the others does not fit."""
+    out = len(found.fit) - np.count_nonzero(found.fit)
+    misfits, of_demand = found.standing.misfits, found.standing.rejected
+    if out == len(of_demand):
+        return of_demand
+    rejections = (
+        misfits[row] or obstacle(request, snapshot.members[row], snapshot, now, full)
+        for row in np.flatnonzero(~found.fit).tolist()
     )
+    return tuple([each for each in rejections if each is not None])
 
 
-def _draw_near_tie(ranked: list[Candidate], policy: Policy, draw: float) -> Candidate:
-    """One of the candidates whose cost does not differ from the best by more than the prediction can tell."""
-    best_s = ranked[0].cost.total_s
+def _draw_near_tie(ranked_s: Floats, policy: Policy, draw: float) -> int:
+    """Place of one of the candidates whose cost does not differ from the best by more than the prediction can tell."""
+    best_s = ranked_s.item(0)
     limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
-    ties = 1
-    while ties < len(ranked) and ranked[ties].cost.total_s <= limit_s:
-        ties += 1
-    return ranked[min(ties - 1, int(draw * ties))]
+    ties = max(1, int(np.count_nonzero(ranked_s <= limit_s)))
+    return min(ties - 1, int(draw * ties))

@@ -11,8 +11,8 @@ _HOST_PROMPT_S_PER_TOKEN = 2e-6  # tokenizing on one core, 500,000 tokens a seco
 _WORST_PRESSURE = 0.9  # what is beyond it is not extrapolated
 
 
-def host_s(request: Request, host: Host | None) -> float:
-    """Seconds that waiting for CPU or memory adds to a request's work on the host, 0 where it is not known.
+def waits(host: Host | None) -> float:
+    """Seconds that a second of work on the host waits for CPU or memory, 0 where it is not known.
 
     Pressure p is the share of time in which some task waited (https://docs.kernel.org/accounting/psi.html), so work
     of w seconds that is runnable all the time takes up to w / (1 - p). The engine may not be the task that waits:
@@ -26,5 +26,9 @@ def host_s(request: Request, host: Host | None) -> float:
     if not pressures:
         return 0.0
     pressure = min(_WORST_PRESSURE, max(pressures))
-    work_s = (1 + request.expected_output_tokens) * _HOST_STEP_S + request.prompt_tokens * _HOST_PROMPT_S_PER_TOKEN
-    return work_s * pressure / (1.0 - pressure)
+    return pressure / (1.0 - pressure)
+
+
+def work_s(request: Request) -> float:
+    """Seconds of work on the host that a request makes."""
+    return (1 + request.expected_output_tokens) * _HOST_STEP_S + request.prompt_tokens * _HOST_PROMPT_S_PER_TOKEN

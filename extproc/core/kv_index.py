@@ -40,13 +40,15 @@ class KvIndex:
         self._tiered: set[str] = set()
         self._owners: dict[str, tuple[str, bool]] = {}  # instance key of a name, and whether it is that of all tiers
         self._block_sizes_tokens: dict[str, int] = {}
+        self.layouts_changed = 0  # how often what `layout` answers has
 
     def apply(self, key: str, delta: KvDelta) -> None:
         """Take in what changed at one incarnation of an instance."""
         if delta.cleared:
             self.forget(key)
-        if delta.block_size_tokens:
+        if delta.block_size_tokens and self._block_sizes_tokens.get(key) != delta.block_size_tokens:
             self._block_sizes_tokens[key] = delta.block_size_tokens
+            self.layouts_changed += 1
         gpu, anywhere = _on_gpu(key), _anywhere(key)
         self._owners[gpu] = key, False
         if (delta.cpu or delta.disk) and key not in self._tiered:
@@ -72,7 +74,8 @@ class KvIndex:
             self._index.forget(name)
             self._owners.pop(name, None)
         self._tiered.discard(key)
-        self._block_sizes_tokens.pop(key, None)
+        if self._block_sizes_tokens.pop(key, None) is not None:
+            self.layouts_changed += 1
 
     def layout(self, instance: Instance, model: str) -> KvLayout | None:
         """How prompts to `model` are named at an instance; None if its engine does not tell what it holds."""

@@ -30,6 +30,8 @@ class Ledger:
     def __init__(self) -> None:
         self.on_own_change: Callable[[str, float | None], None] | None = None
         """Called with the id of each reservation of ours that was made, moved or ended; and when, if that is known."""
+        self.changed: set[str] = set()
+        """Instance keys whose work has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._work: dict[str, Work] = {}
         self._where: dict[str, dict[str, str]] = {OURS: {}}  # router -> request id -> instance key
 
@@ -57,6 +59,7 @@ class Ledger:
         """
         router, request_id = reservation.router, reservation.request_id
         work = self._work.setdefault(key, Work())
+        self.changed.add(key)
         begins_s = max(work.prefill_free_at_s, reservation.taken_s if now is None else now)
         done_at_s = begins_s + reservation.prefill_s
         work.active[router, request_id] = reservation
@@ -92,6 +95,7 @@ class Ledger:
             if key is None:
                 continue
             work = self._work[key]
+            self.changed.add(key)
             gone, done_at_s = _take_out(work, (router, request_id), now)
             if undone_s := _undone_s(gone, done_at_s, now):
                 aborted.setdefault(key, []).append((done_at_s, undone_s))
@@ -116,6 +120,7 @@ class Ledger:
         work = self._work.setdefault(instance.key, Work())
         if observed_at_s <= work.gauges.observed_at_s:
             return
+        self.changed.add(instance.key)
         _drop_until(work.ended, observed_at_s)
         sent = [r for r in work.active.values() if r.taken_s < observed_at_s]
         ended = [e for e in work.ended if e.taken_s < observed_at_s < e.released_s]
@@ -134,6 +139,7 @@ class Ledger:
     def forget(self, key: str) -> None:
         """Drop all that is known of an incarnation that has ended."""
         work = self._work.pop(key, None)
+        self.changed.add(key)
         for router, request_id in work.active if work else ():
             self._where[router].pop(request_id, None)
             if router == OURS:
@@ -149,6 +155,7 @@ class Ledger:
         """Drop instances that only peers told of, and that are empty again."""
         for key in [key for key, work in self._work.items() if _is_empty(work, now)]:
             del self._work[key]
+            self.changed.add(key)
 
     def in_flight(self) -> dict[str, int]:
         """Our own open requests by instance key; instances without any are left out."""

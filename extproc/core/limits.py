@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from extproc.core.model import Instance
-from extproc.core.snapshot import Policy
+
+if TYPE_CHECKING:
+    from extproc.core.snapshot import Policy
 
 MAX_IN_FLIGHT_TAG = "max_in_flight"
 MAX_QUEUED_TAG = "max_queued"

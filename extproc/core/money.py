@@ -9,27 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
+from extproc.core.arrays import Number
 from extproc.core.model import Instance
 
 _HOUR_S = 3600.0
 
 
-def money_s(money: float, value_per_hour: float | None) -> float:
-    """Seconds of waiting that are worth as much as `money`; 0 if no value of time (more than 0) is set."""
-    return money / value_per_hour * _HOUR_S if value_per_hour else 0.0
+def money_s(money: Number, value_per_hour: float) -> Number:
+    """Seconds of waiting that are worth as much as `money`."""
+    return money / value_per_hour * _HOUR_S
 
 
-def compute_money(price_per_hour: float | None, instance_s: float) -> float:
-    """What `instance_s` seconds of a whole instance cost; 0 where its price is not known (see `typical_price`)."""
-    return (price_per_hour or 0.0) * instance_s / _HOUR_S
+def compute_money(price_per_hour: Number, instance_s: Number) -> Number:
+    """What `instance_s` seconds of a whole instance cost."""
+    return price_per_hour * instance_s / _HOUR_S
 
 
-def instance_s(prefill_s: float, decode_s: float, sequences: float) -> float:
+def instance_s(prefill_s: Number, decode_s: Number, sequences: Number) -> Number:
     """Seconds of a whole instance that one request takes: all of it for its prompt, its share of the decode batch.
 
-    `sequences`: requests in the batch, this one included.
+    `sequences`: requests in the batch, this one included, so at least one.
     """
-    return prefill_s + decode_s / max(1.0, sequences)
+    return prefill_s + decode_s / sequences
 
 
 def typical_price(instances: Iterable[Instance]) -> float | None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from extproc.core.arrays import Floats
+
 MEMORY_S = 20.0  # a request counts for 1/e as much when it is this old
 _MOST_BUSY = 0.9  # beyond this share the formulas of a queue that is stable say nothing
 
@@ -27,13 +31,12 @@ class Pace:
         self.requests += 1.0
         self.prefill_s += prefill_s
 
-    def rps(self, now: float) -> float:
-        """Requests a second."""
-        return self.requests * self._keep(now) / MEMORY_S
 
-    def prefill_share(self, now: float) -> float:
-        """Share of the time that prompts take, at most 0.9."""
-        return min(_MOST_BUSY, self.prefill_s * self._keep(now) / MEMORY_S)
+def kept(at_s: Floats, now: float) -> Floats:
+    """What sums of so long ago, over `MEMORY_S`, must be multiplied with to be rates of now."""
+    return np.exp(np.minimum(0.0, at_s - now) / MEMORY_S)
 
-    def _keep(self, now: float) -> float:
-        return math.exp(min(0.0, self.at_s - now) / MEMORY_S)
+
+def prefill_share(seconds_a_second: Floats) -> Floats:
+    """Share of the time that prompts take, at most 0.9."""
+    return np.minimum(_MOST_BUSY, seconds_a_second)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
-from extproc.core.cached import Belief, Cached
+import numpy as np
+
+from extproc.core.cached import Cached, Hits
 from extproc.core.classes import weights_for
-from extproc.core.constraints import check, cramped, doubtful
+from extproc.core.constraints import cramped, demand_of, doubtful, misfit, unable
 from extproc.core.cost import Pricing
 from extproc.core.disaggregation import Half, Pair, Transfer, rank_pairs, takes_decode, takes_prefill
 from extproc.core.fleet import Member
 from extproc.core.hand_over import can_pair
-from extproc.core.kv_index import Hit
-from extproc.core.model import Candidate, Cost, Instance, Reason, Rejection, Request
+from extproc.core.model import Candidate, Cost, Instance, Rejection, Request
 from extproc.core.snapshot import Snapshot
 
 _SOUND, _SILENT, _TIGHT = range(3)  # how well an instance stands; `decide` has the same order
@@ -61,9 +62,8 @@ class Pairing:
 
     def _fits(self, member: Member, full: Set[str]) -> bool:
         instance = member.instance
-        rejection = check(self._request, member, self._snapshot, whole=False)
-        if rejection is None and instance.key in full:
-            rejection = Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, "a place", "none")
+        demand = demand_of(self._request, whole=False)
+        rejection = misfit(demand, instance) or unable(self._request, instance, self._snapshot, full)
         if rejection is not None:
             self.missed[instance.id] = rejection
         return rejection is None
@@ -95,12 +95,11 @@ class Pairing:
             tail_from_s=snapshot.tail.begins_s,
             tail_weight=snapshot.tail.weight,
         )
-        halves, cached = _Halves(request, snapshot, self._now), Cached(request, snapshot, self._now)
-        return rank_pairs(
-            [halves.prefill(each, cached.at(each.instance)) for each in prefills],
-            [halves.decode(each, cached.at(each.instance)) for each in decodes],
-            transfer,
-        )
+        snapshot.columns.refresh(snapshot, self._now)
+        row_of = snapshot.columns.row_of
+        prompts, answers = ([row_of[each.instance.key] for each in offers] for offers in (prefills, decodes))
+        halves = _Halves(request, snapshot, self._now, {*prompts, *answers})
+        return rank_pairs(map(halves.prefill, prompts), [halves.decode(row) for row in answers], transfer)
 
 
 def as_candidate(pair: Pair) -> Candidate:
@@ -134,19 +133,25 @@ def _best_of_each_domain(offers: list[_Offer]) -> list[Member]:
 class _Halves:
     """Prices halves as requests of their own."""
 
-    def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
-        self._whole_tokens = request.prompt_tokens
+    def __init__(self, request: Request, snapshot: Snapshot, now: float, rows: Set[int]) -> None:
+        self._cached = Cached(request, snapshot, now)
+        hits = self._cached.hits()
+        self._held_tokens = hits.tokens()
+        whole_tokens = max(0, request.prompt_tokens - 1)  # its last token is computed where it is answered
+        arrived = Hits(
+            np.full(len(snapshot.columns), float(whole_tokens)),
+            handed_tokens=np.maximum(whole_tokens - self._held_tokens, 0.0),
+        )
+        eligible = np.zeros(len(snapshot.columns), np.bool_)
+        eligible[list(rows)] = True
         # The token that a prefill yields comes with the prompt's last step; the answer is priced at the other.
-        self._prompts = Pricing(replace(request, expected_output_tokens=0), snapshot, now)
-        self._answers = Pricing(request, snapshot, now)
+        self._prompts = Pricing(replace(request, expected_output_tokens=0), snapshot, now).prices(eligible, hits)
+        self._answers = Pricing(request, snapshot, now).prices(eligible, arrived)
 
-    def prefill(self, member: Member, belief: Belief) -> Half:
+    def prefill(self, row: int) -> Half:
         """The prompt, and no answer."""
-        return Half(self._prompts.at(member, belief))
+        return Half(self._prompts.candidate(row, self._cached.claims(row)))
 
-    def decode(self, member: Member, belief: Belief) -> Half:
-        """The answer, after a prompt that has arrived; its last token is computed here."""
-        arrived = Belief(Hit(max(0, self._whole_tokens - 1)), belief.claims)
-        held_tokens = belief.hit.tokens
-        handed_tokens = max(0, arrived.hit.tokens - held_tokens)
-        return Half(self._answers.at(member, arrived, handed_tokens), held_tokens)
+    def decode(self, row: int) -> Half:
+        """The answer, after a prompt that has arrived."""
+        return Half(self._answers.candidate(row, self._cached.claims(row)), int(self._held_tokens.item(row)))

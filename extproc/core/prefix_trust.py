@@ -8,7 +8,7 @@ until its claims are borne out again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from extproc.core.model import CacheSource, Outcome
@@ -58,6 +58,8 @@ class PrefixTrust:
     def __init__(self) -> None:
         self._agreements: dict[str, dict[tuple[str, CacheSource], Agreement]] = {}
         self._reporters: set[str] = set()
+        self._shares: dict[str, dict[str, float]] = {}  # of learned hits, by model and key
+        self._distrusted: dict[str, set[str]] = {}  # keys by model
         self.news: list[tuple[str, str, bool]] = []
         """Instance keys and models whose engine's word has become, or is no longer, trusted; emptied by the reader."""
 
@@ -81,24 +83,35 @@ class PrefixTrust:
         agreement.add(most, min(believed_tokens, reported_tokens))
         if source is CacheSource.TOLD and agreement.failed is not failed_before:
             self.news.append((key, model, not agreement.failed))
+            if agreement.failed:
+                self._distrusted.setdefault(model, set()).add(key)
+            else:
+                self._distrusted[model].discard(key)
+        if source is CacheSource.LEARNED:
+            self._shares.setdefault(model, {})[key] = agreement.share
         if source is CacheSource.LEARNED and agreement.misses >= _MISSES_TO_FORGET:
             self._agreements[key][model, source] = Agreement()
+            self._shares[model].pop(key, None)
             return True
         return False
 
-    def share(self, key: str, model: str) -> float:
-        """What share of a learned hit is to be believed."""
-        agreement = self._agreements.get(key, {}).get((model, CacheSource.LEARNED))
-        return agreement.share if agreement else 1.0
+    def shares(self, model: str) -> Mapping[str, float]:
+        """What share of a learned hit is to be believed, by instance key; all of it of those that are absent."""
+        return self._shares.get(model, {})
 
     def trusts_told(self, key: str, model: str) -> bool:
         """Whether what an instance's engine tells may be used for prompts to a model."""
-        agreement = self._agreements.get(key, {}).get((model, CacheSource.TOLD))
-        return agreement is None or not agreement.failed
+        return key not in self.distrusted(model)
+
+    def distrusted(self, model: str) -> Set[str]:
+        """Instance keys whose engine's word may not be used for prompts to a model."""
+        return self._distrusted.get(model, set())
 
     def forget(self, key: str) -> None:
         """Drop an instance that has ended."""
-        self._agreements.pop(key, None)
+        for model, _ in self._agreements.pop(key, {}):
+            self._shares.get(model, {}).pop(key, None)
+            self._distrusted.get(model, set()).discard(key)
         self._reporters.discard(key)
 
     def agreements(self) -> Iterator[tuple[str, str, CacheSource, Agreement]]:

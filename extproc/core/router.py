@@ -9,6 +9,7 @@ from collections.abc import Iterable, Set
 
 from extproc.core.backpressure import Backpressure
 from extproc.core.beliefs import Beliefs
+from extproc.core.columns import Columns
 from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
 from extproc.core.fleet import Change, Fleet
@@ -53,6 +54,7 @@ class Router:
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
         self.backpressure = Backpressure()
         self.warm_ups = WarmUps()
+        self._columns = Columns()
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -69,6 +71,7 @@ class Router:
             self.cooldowns,
             self.backpressure,
             self.warm_ups,
+            self._columns,
             self.policy,
         )
 

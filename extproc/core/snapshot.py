@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from extproc.core.backpressure import Backpressure
 from extproc.core.beliefs import Beliefs
 from extproc.core.classes import ClassPolicy
+from extproc.core.columns import Columns
 from extproc.core.cooldown import Cooldowns
 from extproc.core.fleet import Member
 from extproc.core.hand_over import HandOver
@@ -59,4 +60,5 @@ class Snapshot:
     cooldowns: Cooldowns
     backpressure: Backpressure
     warm_ups: WarmUps
+    columns: Columns  # of all that is above, as they were when last looked at
     policy: Policy

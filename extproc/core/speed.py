@@ -22,6 +22,18 @@ class Speed:
     decode_overhead_s: float = 0.0
     uncertainty: float = 0.0
 
+    def coefficients(self) -> tuple[float, float, float, float, float, float]:
+        """The same as six numbers: prefill_s(n, p) = a + n*(b + c*(p + n/2)), decode_step_s(B, L) = d + e*B + f*L."""
+        prior, prefill, decode = self.prior, 1e-3 * self.prefill_scale, 1e-3 * self.decode_scale
+        return (
+            self.prefill_overhead_s + prefill * prior.a_ms,
+            prefill * prior.b_ms,
+            prefill * prior.c_ms,
+            self.decode_overhead_s + decode * prior.d_ms,
+            decode * prior.e_ms,
+            decode * prior.f_ms,
+        )
+
     def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
         """Seconds to compute `new_tokens` of a prompt after `cached_tokens`, alone on the instance."""
         return self.prefill_overhead_s + self.prefill_scale * self.prior.prefill_s(new_tokens, cached_tokens)

@@ -35,6 +35,9 @@ class Speeds:
         self._common: dict[str, Speed] = {}  # by kind: what its speeds are made from
         self._shown: dict[str, tuple[float, ...]] = {}  # the numbers that a kind's speeds were made from
         self._faded_at_s = 0.0
+        self.made_anew = 0  # how often all speeds have been
+        self.renewed: set[str] = set()
+        """Keys of instances whose own speed alone was; emptied by the one reader that keeps it (`core.columns`)."""
 
     def speed(self, model: str, instance: Instance) -> Speed:
         """How fast a model is on an instance, as far as is known."""
@@ -99,6 +102,7 @@ class Speeds:
     def _make_anew(self) -> None:
         self._speeds.clear()
         self._common.clear()
+        self.made_anew += 1
 
     def _make(self, model: str, instance: Instance) -> Speed:
         kind = self._kind(model, instance)
@@ -160,6 +164,7 @@ class Speeds:
             self._make_anew()
             return
         self._speeds.pop(_place(model, instance), None)
+        self.renewed.add(instance.key)
 
 
 def _place(model: str, instance: Instance) -> _Place:

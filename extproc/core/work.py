@@ -114,11 +114,12 @@ class Work:
         """Seconds of prompt computation that was sent and is not done yet."""
         return max(0.0, self.prefill_free_at_s - now)
 
-    def decoding(self, now: float) -> int:
-        """Requests whose prompts are computed, those of unknown senders included."""
+    def decoding(self, now: float) -> tuple[int, float]:
+        """Requests whose prompts are computed, those of unknown senders included; and when there will be more."""
         if self.prefill_free_at_s <= now:
-            return len(self.active) + self.foreign_running
-        return sum([done_at_s <= now for done_at_s in self.prefilled_at_s.values()]) + self.foreign_running
+            return len(self.active) + self.foreign_running, float("inf")
+        coming_s = [done_at_s for done_at_s in self.prefilled_at_s.values() if done_at_s > now]
+        return len(self.active) - len(coming_s) + self.foreign_running, min([self.prefill_free_at_s, *coming_s])
 
 
 IDLE = Work()  # what an instance that nobody has sent to looks like; never written

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from extproc.bench.request_path import BODY_BYTES, _begun, _body, _router, request_path
+from extproc.bench.request_path import BODY_BYTES, _begun, _body, bench_router, request_path
 from extproc.stream.messages import RequestBody, RouteTo
 
 
 def test_every_size_is_a_request_that_is_routed() -> None:
-    router = _router(3)
+    router = bench_router(3)
     for size in BODY_BYTES:
         body = _body(size)
         assert 0.8 * size < len(body) < 1.25 * size

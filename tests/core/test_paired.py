@@ -336,7 +336,7 @@ def test_the_first_token_of_a_pair_teaches_no_prefill_speed_and_no_cache() -> No
     after = [made.beliefs.speed(MODEL, each).prefill_s(1000, 0) for each in (P0, D0)]
     assert after == pytest.approx(before, rel=0.25)  # what becomes less with every answer is optimism alone
     assert not made.trust.news
-    assert made.trust.share(D0.key, MODEL) == 1.0
+    assert D0.key not in made.trust.shares(MODEL)
 
 
 def test_what_the_one_that_answers_tells_of_cached_tokens_is_held_against_nobody() -> None:
@@ -353,7 +353,7 @@ def test_what_the_one_that_answers_tells_of_cached_tokens_is_held_against_nobody
         made.release("r", now + 5.0)
         made.learn(told, now + 5.0)
     for each in (P0, D0):
-        assert made.trust.share(each.key, MODEL) == 1.0
+        assert each.key not in made.trust.shares(MODEL)
         assert made.prefixes.size(each.key)
 
 

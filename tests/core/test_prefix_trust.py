@@ -21,8 +21,8 @@ def test_a_learned_hit_counts_by_the_share_of_such_hits_that_was_there(reported:
     trust = PrefixTrust()
     for _ in range(20):
         trust.check(KEY, MODEL, CacheSource.LEARNED, 2000, reported or 150)
-    assert low <= trust.share(KEY, MODEL) <= high
-    assert trust.share("b@1", MODEL) == trust.share(KEY, "other") == 1.0
+    assert low <= trust.shares(MODEL).get(KEY, 1.0) <= high
+    assert trust.shares(MODEL).get("b@1", 1.0) == trust.shares("other").get(KEY, 1.0) == 1.0
 
 
 @pytest.mark.parametrize(("believed", "reported"), [(2000, 0), (0, 2000)])
@@ -70,7 +70,7 @@ def test_a_cache_that_was_reset_behind_our_back_is_forgotten_after_a_few_misses(
         assert made.prefixes.size(KEY) == len(PREFIX) + 100
         made.learn(outcome(made, 60.0 * number, 0), 60.0 * number)
     assert made.prefixes.size(KEY) == 0
-    assert made.trust.share(KEY, MODEL) == 1.0
+    assert made.trust.shares(MODEL).get(KEY, 1.0) == 1.0
 
 
 def test_equal_prompts_at_once_are_no_sign_of_a_lost_cache() -> None:
@@ -79,7 +79,7 @@ def test_equal_prompts_at_once_are_no_sign_of_a_lost_cache() -> None:
     for done in [outcome(made, 0.001 * number, 0) for number in range(20)]:
         made.learn(done, 1.0)
     assert made.prefixes.size(KEY) == len(PREFIX)
-    assert made.trust.share(KEY, MODEL) == 1.0
+    assert made.trust.shares(MODEL).get(KEY, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("true_share", [0.5, 0.25])
@@ -87,7 +87,7 @@ def test_a_share_is_of_what_was_claimed_and_not_of_what_was_left_of_it(true_shar
     made = router(instance("a"))
     for number in range(200):
         made.learn(outcome(made, 60.0 * number, round(2560 * true_share)), 60.0 * number)
-    assert made.trust.share(KEY, MODEL) == pytest.approx(true_share, abs=0.05)
+    assert made.trust.shares(MODEL).get(KEY, 1.0) == pytest.approx(true_share, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_no_engine_reported_on_is_not_held_against_it(changes: dict[str, ob
     for number in range(10):
         made.learn(outcome(made, 60.0 * number, 0, **changes), 60.0 * number)
     assert made.prefixes.size(KEY) == len(PREFIX)
-    assert made.trust.share(KEY, MODEL) == 1.0
+    assert made.trust.shares(MODEL).get(KEY, 1.0) == 1.0
 
 
 def test_an_engine_that_leaves_out_what_is_zero_means_zero_once_it_has_told_a_number() -> None:

@@ -1,0 +1,177 @@
+"""The decision in its plainest form, one instance after the other: what the columns of the core are held against.
+
+It reads the state itself, never `core.columns`, and shares with the core only what concerns one instance anyway: its
+speed, the constraints' order and words, the constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+from extproc.core import cost as core
+from extproc.core.classes import weights_for
+from extproc.core.communication import answer_bytes, network_wait_s, round_trips
+from extproc.core.constraints import demand_of, misfit, obstacle
+from extproc.core.fleet import Member
+from extproc.core.host_pressure import waits, work_s
+from extproc.core.kv_index import Hit
+from extproc.core.model import Candidate, Claims, Cost, Decision, Reason, Rejection, Request
+from extproc.core.money import typical_price
+from extproc.core.pace import MEMORY_S
+from extproc.core.snapshot import Snapshot
+from extproc.core.speed import Speed
+from extproc.core.staleness import doubt_s, doubt_share
+from extproc.core.work import Work, block_size_tokens
+
+
+def decide_one_by_one(
+    request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()
+) -> Decision:
+    """The same as `decide`."""
+    rejected: list[Rejection] = []
+    fit: list[Member] = []
+    silent: list[Member] = []
+    tight: list[Member] = []
+    for member in snapshot.members:
+        rejection = misfit(demand_of(request), member.instance) or obstacle(request, member, snapshot, now, full)
+        if rejection is None:
+            fit.append(member)
+            continue
+        rejected.append(rejection)
+        if rejection.reason in (Reason.STALE, Reason.COOLING_DOWN, Reason.PUSHED_BACK):
+            silent.append(member)
+        elif rejection.reason is Reason.CONTEXT_TOO_LONG and rejection.needs == math.ceil(request.context_tokens):
+            tight.append(member) if _takes_prompt(request, member, snapshot, now, full) else None
+    ranked = sorted(
+        [price(request, snapshot, member, now) for member in fit or silent or tight],
+        key=lambda candidate: candidate.cost.total_s,
+    )
+    if not ranked:
+        return Decision(None, (), tuple(rejected))
+    policy, best_s = snapshot.policy, ranked[0].cost.total_s
+    limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
+    ties = max(1, sum(candidate.cost.total_s <= limit_s for candidate in ranked))
+    chosen = ranked.pop(min(ties - 1, int(draw * ties)))
+    return Decision(chosen, tuple(ranked[: policy.alternatives]), tuple(rejected))
+
+
+def _takes_prompt(request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str]) -> bool:
+    limit = member.instance.max_model_len_tokens
+    return limit is None or request.sure_tokens <= limit
+
+
+def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> Candidate:
+    """What a request would cost on an instance."""
+    instance, policy = member.instance, snapshot.policy
+    work = snapshot.ledger.work(instance.key)
+    speed = snapshot.beliefs.speed(request.model, instance)
+    hit, claims = held(request, snapshot, member, now)
+    requests, output_tokens = work.requests, request.expected_output_tokens
+    uncached_tokens = request.prompt_tokens - hit.tokens
+    step_s = speed.decode_step_s(requests + 1, work.context_tokens + request.prompt_tokens + output_tokens / 2)
+    prefill_s = speed.prefill_s(uncached_tokens, hit.tokens)
+    if hit.lower_tokens:
+        prefill_s += core._FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
+    if requests:
+        prefill_s += math.ceil(uncached_tokens / core._STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
+    keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
+    tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
+    decode_s = output_tokens * step_s
+    room_s, harm_s = _room(request, member, work, uncached_tokens, step_s)
+    backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
+    queue_s = max(backlog_s, room_s)
+    if requests:
+        queue_s += step_s
+        decoding = len(work.active) + work.foreign_running
+        if work.prefill_free_at_s > now:
+            decoding -= sum(done_at_s > now for done_at_s in work.prefilled_at_s.values())
+        longer_s = speed.decode_step_s(1, request.prompt_tokens + output_tokens / 2) - speed.decode_step_s(0, 0)
+        harm_s += decoding * prefill_s + requests * output_tokens / 2 * longer_s
+    harm_s += work.pace.requests * keep * (backlog_s + prefill_s / 2) * prefill_s
+    crossing = policy.zones.to(instance.zone)
+    reach_s = round_trips(request.body_bytes) * crossing.rtt_s + network_wait_s(request.body_bytes, instance)
+    reach_s += request.body_bytes / crossing.bytes_s if crossing.bytes_s else 0.0
+    reach_s += work_s(request) * waits(instance.host)
+    weights = weights_for(request, policy.classes)
+    money_s = 0.0
+    if weights.value_per_hour:
+        typical = typical_price([each.instance for each in snapshot.members]) or 0.0
+        hourly = typical if instance.price_per_hour is None else instance.price_per_hour
+        money = hourly * (prefill_s + decode_s / (requests + 1)) / 3600
+        money += crossing.price_per_gb * (request.body_bytes + answer_bytes(request)) / 1e9
+        money_s = money / weights.value_per_hour * 3600
+    age_s = snapshot.heard_at_s - member.observed_at_s
+    ttft_s = queue_s + prefill_s + reach_s
+    cost = Cost(
+        queue_s=queue_s,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        communication_s=reach_s,
+        pressure_s=_pressure_s(request, member, work, speed),
+        harm_s=harm_s,
+        tail_s=snapshot.tail.weight * max(0.0, ttft_s - snapshot.tail.begins_s),
+        doubt_s=float(doubt_s(prefill_s + decode_s, doubt_share(max(0.0, age_s), policy.stale_after_s))),
+        money_s=money_s,
+        total_s=0.0,
+    )
+    own_s = weights.ttft * (ttft_s + cost.tail_s) + weights.completion * (decode_s + cost.doubt_s + money_s)
+    total_s = own_s + weights.pressure * cost.pressure_s + weights.harm * harm_s
+    return Candidate(instance, Cost(**({**_fields(cost), "total_s": total_s})), hit.tokens, tpot_s, claims)
+
+
+def held(request: Request, snapshot: Snapshot, member: Member, now: float) -> tuple[Hit, Claims]:
+    """What an instance is believed to hold of the prompt, and who claims what."""
+    key, model, trust = member.instance.key, request.model, snapshot.trust
+    most_tokens = max(0, request.prompt_tokens - 1)
+
+    def tokens(blocks: int) -> int:
+        return min(int(blocks * request.tokens_per_block), most_tokens)
+
+    learned_tokens = tokens(snapshot.prefixes.matches(request.prefix).get(key, 0))
+    recent_tokens = tokens(snapshot.recent.matches(request.prefix, now).get(key, 0))
+    layout = snapshot.kv.layout(member.instance, model)
+    if layout is None or layout not in request.chains:
+        believed = Hit(max(int(learned_tokens * trust.shares(model).get(key, 1.0)), recent_tokens))
+        return believed, Claims(learned_tokens, None, recent_tokens)
+    told = snapshot.kv.hits(request.chains).get((layout, key), Hit(0))
+    whole_tokens = most_tokens - most_tokens % layout.block_size_tokens
+    gpu_tokens = min(told.gpu_tokens, whole_tokens)
+    told = Hit(gpu_tokens, min(told.lower_tokens, whole_tokens - gpu_tokens))
+    claims = Claims(learned_tokens, told.tokens, recent_tokens)
+    if trust.trusts_told(key, model):
+        return Hit(told.gpu_tokens + max(0, recent_tokens - told.tokens), told.lower_tokens), claims
+    return Hit(max(int(learned_tokens * trust.shares(model).get(key, 1.0)), recent_tokens)), claims
+
+
+def _room(request: Request, member: Member, work: Work, uncached_tokens: int, step_s: float) -> tuple[float, float]:
+    requests, instance = work.requests, member.instance
+    if not requests:
+        return 0.0, 0.0
+    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * step_s
+    ends = 0 if instance.max_num_seqs is None else max(0, requests + 1 - instance.max_num_seqs)
+    harm_s = 0.0
+    if instance.kv_blocks is not None:
+        lacking_tokens = work.held_tokens + uncached_tokens - instance.kv_blocks * block_size_tokens(instance)
+        if lacking_tokens > 0:
+            each_tokens = max(1.0, work.held_tokens / requests)
+            ends = max(ends, math.ceil(lacking_tokens / each_tokens))
+            harm_s = (uncached_tokens + request.expected_output_tokens) / each_tokens * answer_s / requests
+    return ends * answer_s / requests, harm_s
+
+
+def _pressure_s(request: Request, member: Member, work: Work, speed: Speed) -> float:
+    instance = member.instance
+    if instance.kv_blocks is None:
+        return 0.0
+    growth_tokens = work.growth_tokens + request.expected_output_tokens
+    capacity_tokens = instance.kv_blocks * block_size_tokens(instance)
+    free_tokens = capacity_tokens - work.held_tokens - request.prompt_tokens - growth_tokens
+    z = free_tokens * math.sqrt(work.requests + 1) / max(1.0, growth_tokens)
+    if z > core._SURE:
+        return 0.0
+    return speed.prefill_s(request.prompt_tokens, 0) / (1.0 + math.exp(1.702 * max(-core._SURE, z)))
+
+
+def _fields(cost: Cost) -> dict[str, float]:
+    return {name: getattr(cost, name) for name in Cost.__dataclass_fields__}
