@@ -77,6 +77,7 @@ class Columns:
         self._now = float("-inf")
         self._standings: OrderedDict[Demand, Standing] = OrderedDict()
         self._models: OrderedDict[str, Model] = OrderedDict()
+        self._prices_per_hour: Floats | None = None  # worked out when money counts for somebody
         self._lay_out(0)
 
     def __len__(self) -> int:
@@ -213,7 +214,7 @@ class Columns:
             self.batch_spread,
         ) = self._work
         self.busy: Floats = np.zeros(rows)  # 1 where there are requests, else 0
-        self._prices_per_hour: Floats | None = None  # worked out when money counts for somebody
+        self._prices_per_hour = None
         self.oldest_at_s = 0.0
         self.any_way = self.any_waits = self.any_limit = False
 
