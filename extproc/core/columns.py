@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_TABLES = 64  # of models, and of kinds of demands, that columns are kept for
 _UNKNOWN = float("inf")  # in place of a limit that nobody told
-_FACTS, _WORK, _SPEED = 12, 14, 6  # columns of each table
+_FACTS, _WORK, _SPEED = 13, 14, 6  # columns of each table
 
 T = TypeVar("T")
 
@@ -170,6 +170,7 @@ class Columns:
         self._ask_again(rows)
         self._prices_per_hour = None
         self.oldest_at_s = self.observed_at_s.min().item() if self.members else 0.0
+        self.latest_ready_s = self.ready_since_s.max().item() if self.members else -np.inf
         self.any_way = bool(self.rtt_s.any() or self.byte_s.any())
         self.any_waits = bool(self.host_waits.any())
         self.any_limit = bool(np.isfinite(self._facts[-2:]).any())
@@ -193,6 +194,7 @@ class Columns:
             self.byte_s,
             self.price_per_gb,
             self.host_waits,
+            self.ready_since_s,
             self.max_in_flight,
             self.max_queued,
         ) = self._facts
@@ -216,6 +218,7 @@ class Columns:
         self.busy: Floats = np.zeros(rows)  # 1 where there are requests, else 0
         self._prices_per_hour = None
         self.oldest_at_s = 0.0
+        self.latest_ready_s = -np.inf
         self.any_way = self.any_waits = self.any_limit = False
 
     def _write_facts(self, row: int, snapshot: Snapshot) -> None:
@@ -233,6 +236,7 @@ class Columns:
             np.nan if instance.price_per_hour is None else instance.price_per_hour,
             *way_to(instance, snapshot.policy.zones),
             waits(instance.host),
+            member.ready_since_s,
             _UNKNOWN if limits.max_in_flight is None else limits.max_in_flight,
             _UNKNOWN if limits.max_queued is None else limits.max_queued,
         )

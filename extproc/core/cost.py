@@ -24,6 +24,7 @@ from extproc.core.host_pressure import work_s
 from extproc.core.model import Candidate, Claims, Cost, Request
 from extproc.core.money import compute_money, instance_s, money_s
 from extproc.core.pace import kept, prefill_share
+from extproc.core.slow_start import WINDOW_S, slow_start_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.staleness import doubt_s, doubt_share, old_from_s
 
@@ -120,6 +121,8 @@ class Pricing:
             "money_s": self._money_s(prefill_s, decode_s),
         }
         total_s = self._total_s(terms_s)
+        start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
+        total_s = total_s + start_s
         # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
         # cost: each of those prompts pays for it as harm.
         tpot_s = step_s / (1.0 - prefill_share(columns.paced_prefill * keep))
@@ -137,6 +140,25 @@ class Pricing:
             harm_s=terms_s["harm_s"],
             money_s=terms_s["money_s"],
         )
+
+    def _start_s(self, total_s: Floats, eligible: Flags) -> Numbers:
+        """What holds requests back from instances that have just become Ready."""
+        columns, now = self._columns, self._now
+        if now >= columns.latest_ready_s + WINDOW_S:
+            return 0.0
+        starts = {}
+        for row in np.flatnonzero(eligible & (now < columns.ready_since_s + WINDOW_S)).tolist():
+            member = self._snapshot.members[row]
+            progress = self._snapshot.warm_ups.progress(member.instance.key, member.ready_since_s, now)
+            if progress < 1.0:
+                starts[row] = progress
+        warm = eligible.copy()
+        warm[list(starts)] = False
+        warm_requests = columns.requests[warm].mean().item() if np.count_nonzero(warm) else None
+        start_s = np.zeros(len(total_s))
+        for row, progress in starts.items():
+            start_s[row] = slow_start_s(total_s.item(row), columns.requests.item(row), progress, warm_requests)
+        return start_s
 
     def _reach_s(self) -> Numbers:
         request, columns = self._request, self._columns

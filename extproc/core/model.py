@@ -285,6 +285,7 @@ class Cost:
     harm_s: float = 0.0  # by which others are delayed, summed over them
     tail_s: float = 0.0  # what waiting for longer than nearly all others counts more
     doubt_s: float = 0.0  # for what the instance last told is old
+    start_s: float = 0.0  # while the instance has just become Ready: keeps the crowd away
     money_s: float = 0.0  # waiting that would be worth what the request costs there
     total_s: float  # all of them as the class of the request weighs them: what instances are compared by
 

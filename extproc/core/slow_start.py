@@ -46,7 +46,7 @@ class WarmUps:
         self._answers.pop(key, None)
 
 
-def slow_start_s(cost_s: float, requests: int, progress: float, warm_requests: float | None) -> float:
+def slow_start_s(cost_s: float, requests: float, progress: float, warm_requests: float | None) -> float:
     """Seconds that are added to the cost of a request on an instance whose start has come to `progress`.
 
     `requests` are under way there, and `warm_requests` on the average of the instances beside it that are past their

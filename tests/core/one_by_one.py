@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from dataclasses import replace
 
 from extproc.core import cost as core
 from extproc.core.classes import weights_for
@@ -19,6 +20,7 @@ from extproc.core.kv_index import Hit
 from extproc.core.model import Candidate, Claims, Cost, Decision, Reason, Rejection, Request
 from extproc.core.money import typical_price
 from extproc.core.pace import MEMORY_S
+from extproc.core.slow_start import slow_start_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.speed import Speed
 from extproc.core.staleness import doubt_s, doubt_share
@@ -43,8 +45,9 @@ def decide_one_by_one(
             silent.append(member)
         elif rejection.reason is Reason.CONTEXT_TOO_LONG and rejection.needs == math.ceil(request.context_tokens):
             tight.append(member) if _takes_prompt(request, member, snapshot, now, full) else None
+    eligible = fit or silent or tight
     ranked = sorted(
-        [price(request, snapshot, member, now) for member in fit or silent or tight],
+        [_held_back(price(request, snapshot, member, now), member, eligible, snapshot, now) for member in eligible],
         key=lambda candidate: candidate.cost.total_s,
     )
     if not ranked:
@@ -54,6 +57,19 @@ def decide_one_by_one(
     ties = max(1, sum(candidate.cost.total_s <= limit_s for candidate in ranked))
     chosen = ranked.pop(min(ties - 1, int(draw * ties)))
     return Decision(chosen, tuple(ranked[: policy.alternatives]), tuple(rejected))
+
+
+def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapshot: Snapshot, now: float) -> Candidate:
+    """The same with what its start adds."""
+
+    def progress(each: Member) -> float:
+        return snapshot.warm_ups.progress(each.instance.key, each.ready_since_s, now)
+
+    warm = [snapshot.ledger.work(each.instance.key).requests for each in eligible if progress(each) >= 1.0]
+    requests = snapshot.ledger.work(member.instance.key).requests
+    mean = sum(warm) / len(warm) if warm else None
+    start_s = slow_start_s(priced.cost.total_s, requests, progress(member), mean)
+    return replace(priced, cost=replace(priced.cost, start_s=start_s, total_s=priced.cost.total_s + start_s))
 
 
 def _takes_prompt(request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
+from extproc.core.events import Record, State
 from extproc.core.model import Capability, Lifecycle, Load, Reason
 from extproc.core.snapshot import Policy
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
@@ -203,3 +204,24 @@ def test_model_names_select_among_pools() -> None:
     assert decision.chosen is not None
     assert decision.chosen.instance.id == "a"
     assert decide(request(model="nowhere"), made.snapshot(), 0.0, 0.0).reason is Reason.MODEL_NOT_SERVED
+
+
+def test_an_instance_that_has_just_become_ready_gets_its_share_little_by_little() -> None:
+    """A burst goes to the warm ones first, though the new one is idle; later it gets as much as they."""
+    made = router()
+    made.take(made.fleet.resync(State(None, tuple(Record(instance(name), 0.0, 1e9) for name in "ab"), {}), 0.0))
+
+    def burst(begin: int, now: float) -> Counter[str]:
+        sent = Counter[str]()
+        for number in range(begin, begin + 30):
+            decision = made.choose(request(f"r{number}"), now, 0.0)
+            assert decision.chosen is not None
+            sent[decision.chosen.instance.id] += 1
+        return sent
+
+    burst(0, 1.0)
+    publish(made, instance("new", load=Load()), 2.0)
+    early = burst(100, 2.5)
+    assert 1 <= early["new"] <= 4
+    publish(made, instance("new", load=Load()), 30.0)
+    assert burst(200, 30.0)["new"] > 20  # it has caught up with the others
