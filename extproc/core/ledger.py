@@ -122,7 +122,7 @@ class Ledger:
         load = instance.load
         work.gauges = Gauges(
             observed_at_s,
-            load.running or 0,
+            load.running,
             load.waiting,
             _held_tokens(instance),
             len(sent) + len(ended),
@@ -171,7 +171,10 @@ def _take_out(work: Work, place: Place, now: float) -> tuple[Reservation, float]
     gone = work.active.pop(place)
     work.booked_tokens -= gone.tokens
     work.booked_prompt_tokens -= gone.prompt_tokens
-    work.held_tokens = max(0.0, work.held_tokens - gone.uncached_tokens - gone.output_tokens)
+    held_tokens = gone.uncached_tokens
+    if work.gauges.held_tokens is not None and gone.taken_s < work.gauges.observed_at_s:
+        held_tokens += gone.output_tokens  # a report has counted what it had grown by
+    work.held_tokens = max(0.0, work.held_tokens - held_tokens)
     if now > work.gauges.observed_at_s:
         work.ended.append(Ended(gone.taken_s, now, gone.tokens))
         _drop_until(work.ended, now - _REMEMBER_S)

@@ -17,6 +17,10 @@ from extproc.core.step_times import LIMIT, Factors, Phase, StepTime, factor_prio
 
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
+_LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prior's deviation is 10 ms
+# What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
+# its own, their number would double with each start. So many count; more say nothing more (`core.step_times`).
+_RESTORED_SAMPLES = 100
 
 
 class Constants(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,10 +153,10 @@ def adopt(record: KindRecord) -> Kind:
     for phase, step, told in zip(Phase, kind.steps, (record.prefill, record.decode), strict=True):
         step.state = _doubted(_pair(record, phase), step.prior)
         step.noise = told.noise or step.noise
-        step.samples = told.samples
+        step.samples = min(told.samples, _RESTORED_SAMPLES)
     for key, factors in record.instances.items():
         state = _doubted(_factor_pair(factors), factor_prior())
-        kind.factors[key] = Factors(state, samples=list(factors.samples))
+        kind.factors[key] = Factors(state, samples=[min(each, _RESTORED_SAMPLES) for each in factors.samples])
     if record.prefill.covariance or record.decode.covariance:
         kind.finished = OPTIMISM_REQUESTS
     return kind
@@ -237,7 +241,7 @@ def _factor_pair(factors: FactorRecord) -> Pair:
 
 
 def _doubted(told: Pair, prior: Pair) -> Pair:
-    """The same mean with a larger covariance: not beyond the prior's, and never too sure."""
+    """The same mean with a larger covariance: not beyond the prior's, and never too sure of either number."""
     doubted = Pair(
         told.first,
         told.second,
@@ -245,7 +249,7 @@ def _doubted(told: Pair, prior: Pair) -> Pair:
         _RESTORED_DOUBT * told.var_second,
         _RESTORED_DOUBT * told.covariance,
     )
-    doubted.doubt(0.0, _LEAST_DEVIATION**2, prior)
+    doubted.doubt(_LEAST_SHARE * prior.var_first, _LEAST_DEVIATION**2, prior)
     return doubted
 
 

@@ -126,6 +126,7 @@ class Speeds:
 
     def _drop_oldest(self) -> None:
         name, _ = self._kinds.popitem(last=False)
+        self._shown.pop(name, None)
         for model in [model for model, names in self._siblings.items() if name in names]:
             self._siblings[model].discard(name)
             if not self._siblings[model]:
@@ -145,9 +146,11 @@ class Speeds:
             return
         self._faded_at_s = now
         for kind in self._kinds.values():
-            for factors in kind.factors.values():
-                if now - factors.learned_at_s > past_s:
-                    factors.fade(past_s)
+            silent = [key for key, factors in kind.factors.items() if now - factors.learned_at_s > past_s]
+            for key in silent:
+                kind.factors[key].fade(past_s)
+                if kind.factors[key].faded:  # instances that ended before this start are forgotten by nobody else
+                    del kind.factors[key]
         self._make_anew()
 
     def _show(self, kind: Kind, model: str, instance: Instance, anew: bool) -> None:

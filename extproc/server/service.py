@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class ExtProc:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
+        # Outcomes come to any router, and are matched by id with what is known of a request here.
+        self._name = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
         self._open_streams = 0
@@ -71,7 +74,7 @@ class ExtProc:
         shell = self._shell
         self._open_streams += 1
         self.idle.clear()
-        exchange_id = str(next(self._numbers))
+        exchange_id = f"{self._name}-{next(self._numbers)}"
         exchange = Exchange(shell.router, exchange_id, shell.rules)
         try:
             async for data in stream:

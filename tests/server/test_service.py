@@ -139,3 +139,18 @@ async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() 
             await service.stop(grace_s=3600.0)
         with pytest.raises(grpc.aio.AioRpcError):
             await logs
+
+
+async def test_requests_of_two_routers_never_share_an_id() -> None:
+    """Envoy tells the outcome of a request to any router, where the id finds what is known of it, or nothing."""
+    routers = [router(instance("a")) for _ in range(2)]
+    for made in routers:
+        async with serving(made) as (_, channel):
+            call = process(channel)
+            for message in (headers(), body()):
+                await call.write(message)
+                await call.read()
+            (made_id,) = made.ledger.booked()
+            assert made.meter.where(made_id) == "a@1"
+            assert not any(other.meter.where(made_id) for other in routers if other is not made)
+            call.cancel()
