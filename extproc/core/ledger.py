@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -101,14 +102,23 @@ class Ledger:
         for key, undone in aborted.items():
             _move_up(self._work[key], undone)
 
-    def move(self, request_id: str, key: str, router: str = OURS) -> bool:
-        """Book a request where it really went: Envoy retried it on another instance. True if it was elsewhere."""
+    def move(self, request_id: str, key: str, now: float, router: str = OURS) -> bool:
+        """Book a request where it really went: Envoy retried it on another instance. True if it was elsewhere.
+
+        That shows when its answer begins there, so that its prompt is computed.
+        """
         origin = self._where.get(router, {}).get(request_id)
         if origin is None or origin == key:
             return False
         reservation = self._work[origin].active[router, request_id]
-        self.release(request_id, reservation.taken_s, router)
-        self.reserve(key, reservation)
+        left = self._work[origin]
+        # As if it had ended when it was sent: no report has counted it there.
+        _, done_at_s = _take_out(left, (router, request_id), reservation.taken_s)
+        if undone_s := _undone_s(reservation, done_at_s, now):
+            _move_up(left, [(done_at_s, undone_s)])
+        if router == OURS:
+            left.own_requests -= 1
+        self.reserve(key, replace(reservation, prefill_s=0.0))
         return True
 
     def report(self, instance: Instance, observed_at_s: float) -> None:

@@ -245,7 +245,7 @@ class Router:
 
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
-        if self.ledger.move(request.id, instance.key):
+        if self.ledger.move(request.id, instance.key, now):
             self.cooldowns.sent(instance.key, now)
             self._expect_prefix(request, instance, now)
 

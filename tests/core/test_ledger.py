@@ -91,10 +91,10 @@ def test_after_an_abort_those_behind_it_end_as_normal() -> None:
 def test_a_retried_request_is_booked_where_it_really_went() -> None:
     ledger = Ledger()
     ledger.reserve("a@1", reservation("r", 0.0))
-    ledger.move("r", "b@1")
+    ledger.move("r", "b@1", 0.5)
     assert ledger.in_flight() == {"b@1": 1}
     ledger.release("r", 1.0)
-    ledger.move("r", "a@1")
+    ledger.move("r", "a@1", 1.5)
     assert ledger.in_flight() == {}
 
 
@@ -230,7 +230,7 @@ def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, in
             ledger.release(name, now)
             taken.discard(name)
         elif action == "m":
-            ledger.move(name, key)
+            ledger.move(name, key, now)
     for name in taken:
         ledger.release(name, now)
     assert ledger.in_flight() == {}
@@ -293,3 +293,14 @@ def test_an_end_gives_back_the_answer_that_a_report_has_counted() -> None:
     ledger.release("0", 3.0)
     ledger.release("later", 3.0)
     assert ledger.work(at.key).held_tokens == pytest.approx(150)
+
+
+def test_a_retry_leaves_those_alone_that_it_never_kept_waiting() -> None:
+    """The first instance refused it at once; its answer begins at the other long after, with the prompt computed."""
+    ledger = Ledger()
+    ledger.reserve("a@1", reservation("retried", 0.0, prefill_s=10.0))
+    for key in ("a@1", "b@1"):
+        ledger.reserve(key, reservation(f"at {key}", 12.0, prefill_s=5.0))
+    assert ledger.move("retried", "b@1", 13.0)
+    assert ledger.work("a@1").prefill_backlog_s(13.0) == pytest.approx(4.0)
+    assert ledger.work("b@1").prefill_backlog_s(13.0) == pytest.approx(4.0)
