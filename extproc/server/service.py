@@ -16,6 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
+from extproc.core.model import Outcome
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.core.verdict import Attempt
@@ -107,20 +108,26 @@ class AccessLog:
         self._shell = shell
 
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
-        """Take in entries until Envoy ends the stream."""
-        shell = self._shell
+        """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
         try:
             async for data in stream:
                 for entry in wire.decode_access_log(data):
-                    if isinstance(entry, Attempt):
-                        shell.router.attempted(entry, shell.clock())
-                    else:
-                        shell.router.learn(entry, shell.clock())
-                        shell.observer.finished(entry)
+                    try:
+                        self._take(entry)
+                    except Exception:
+                        log.exception("an entry of Envoy's access log was not taken in")
                 self._tell_trust()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
+
+    def _take(self, entry: Outcome | Attempt) -> None:
+        shell = self._shell
+        if isinstance(entry, Attempt):
+            shell.router.attempted(entry, shell.clock())
+        else:
+            shell.router.learn(entry, shell.clock())
+            shell.observer.finished(entry)
 
     def _tell_trust(self) -> None:
         news = self._shell.router.trust.news
