@@ -154,6 +154,7 @@ class Factors:
         default_factory=lambda: (deque(maxlen=_RECENT), deque(maxlen=_RECENT))
     )  # log factors that the latest samples of each phase would have
     learned_at_s: float = 0.0  # on the router's clock
+    changed_at_s: float = -math.inf  # when it was seen to have become another
 
     def log(self, phase: Phase) -> float:
         """Log factor of one phase."""

@@ -157,3 +157,25 @@ def test_instances_that_ended_before_a_start_are_told_of_no_more_once_they_have_
         truth.finish(begun, instance("new"), apart_s=60.0)
     (told,) = records(begun)
     assert list(told.instances) == ["new@1"]
+
+
+@pytest.mark.parametrize("routers", [2, 4, 8])
+def test_a_node_that_became_slow_is_known_although_others_remember_it_fast(routers: int) -> None:
+    """Only one of the routers asks it any more; one that starts believes that one, too."""
+    truth, all_speeds = Truth(seed=3), [Speeds() for _ in range(routers)]
+    for _ in range(60):
+        for speeds in all_speeds:
+            for name in "abcd":
+                truth.finish(speeds, instance(name), apart_s=0.1)
+    asks = all_speeds[0]
+    before_s = prefill_s(asks)
+    truth.factors["a"] = 3.0
+    for _ in range(20):
+        for name in "abcd":
+            truth.finish(asks, instance(name), apart_s=0.1)
+    told = {each: [record_of(kind, truth.now) for kind in each.kinds().values()] for each in all_speeds}
+    newcomer = Speeds()
+    for each in (*all_speeds, newcomer):
+        each.hear([record for other, records in told.items() if other is not each for record in records], truth.now)
+        assert prefill_s(each) == pytest.approx(3.0 * before_s, rel=0.15)
+        assert prefill_s(each, "b") == pytest.approx(before_s, rel=0.15)
