@@ -62,6 +62,8 @@ class Kind:
                 self._all_anew(phase)
         factors.learn(phase, error, noise + kind_variance, changed)
         factors.learned_at_s = now
+        if changed:
+            factors.changed_at_s = now
         self.last[phase] = key
         if step.samples % _SETTLE_EVERY == 0 or changed:
             self._settle(phase)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -105,14 +106,23 @@ class Ledger:
         for key, undone in aborted.items():
             _move_up(self._work[key], undone)
 
-    def move(self, request_id: str, key: str, router: str = OURS) -> bool:
-        """Book a request where it really went: Envoy retried it on another instance. True if it was elsewhere."""
+    def move(self, request_id: str, key: str, now: float, router: str = OURS) -> bool:
+        """Book a request where it really went: Envoy retried it on another instance. True if it was elsewhere.
+
+        That shows when its answer begins there, so that its prompt is computed.
+        """
         origin = self._where.get(router, {}).get(request_id)
         if origin is None or origin == key:
             return False
         reservation = self._work[origin].active[router, request_id]
-        self.release(request_id, reservation.taken_s, router)
-        self.reserve(key, reservation)
+        left = self._work[origin]
+        # As if it had ended when it was sent: no report has counted it there.
+        _, done_at_s = _take_out(left, (router, request_id), reservation.taken_s)
+        if undone_s := _undone_s(reservation, done_at_s, now):
+            _move_up(left, [(done_at_s, undone_s)])
+        if router == OURS:
+            left.own_requests -= 1
+        self.reserve(key, replace(reservation, prefill_s=0.0))
         return True
 
     def report(self, instance: Instance, observed_at_s: float) -> None:
@@ -127,7 +137,7 @@ class Ledger:
         load = instance.load
         work.gauges = Gauges(
             observed_at_s,
-            load.running or 0,
+            load.running,
             load.waiting,
             _held_tokens(instance),
             len(sent) + len(ended),
@@ -178,7 +188,10 @@ def _take_out(work: Work, place: Place, now: float) -> tuple[Reservation, float]
     gone = work.active.pop(place)
     work.booked_tokens -= gone.tokens
     work.booked_prompt_tokens -= gone.prompt_tokens
-    work.held_tokens = max(0.0, work.held_tokens - gone.uncached_tokens - gone.output_tokens)
+    held_tokens = gone.uncached_tokens
+    if work.gauges.held_tokens is not None and gone.taken_s < work.gauges.observed_at_s:
+        held_tokens += gone.output_tokens  # a report has counted what it had grown by
+    work.held_tokens = max(0.0, work.held_tokens - held_tokens)
     if now > work.gauges.observed_at_s:
         work.ended.append(Ended(gone.taken_s, now, gone.tokens))
         _drop_until(work.ended, now - _REMEMBER_S)

@@ -38,8 +38,12 @@ class _Integrals:
     prefills: int = 0
 
     def advance(self, instance: Instance, work: Work, now: float) -> None:
-        """Count the time since the last event with the work that there was."""
-        past_s, self.at_s = max(0.0, now - self.at_s), now
+        """Count the time since the last event with the work that there was; an earlier moment counts as that event's.
+
+        What a report shows to be over was over when the report was made.
+        """
+        past_s = max(0.0, now - self.at_s)
+        self.at_s += past_s
         requests = work.requests
         running = max(1, requests - (work.gauges.waiting or 0)) if requests else 0
         if instance.max_num_seqs is not None:

@@ -119,7 +119,7 @@ class Peers:
 
     def _book(self, router: str, key: str, booked: Booked, now: float) -> None:
         if booked.request_id in self.ledger.booked(router):
-            self.ledger.move(booked.request_id, key, router)
+            self.ledger.move(booked.request_id, key, now, router)
             return
         reservation = Reservation(
             request_id=booked.request_id,

@@ -237,11 +237,18 @@ class Router:
         )
 
     def _is_current(self, key: str | None) -> bool:
-        return any(member.instance.key == key for member in self.fleet.members())
+        member = self.fleet.get(key.partition("@")[0]) if key else None
+        return member is not None and member.instance.key == key
+
+    def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
+        """Count a request at another of its decision's candidates than the first; it was not sent yet."""
+        self.release(request.id, now)
+        self.meter.take(request.id)  # it has met nothing there
+        self.book(request, chosen, now, partner)
 
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
-        if self.ledger.move(request.id, instance.key):
+        if self.ledger.move(request.id, instance.key, now):
             self.cooldowns.sent(instance.key, now)
             self._expect_prefix(request, instance, now)
 
@@ -286,11 +293,13 @@ class Router:
         if features.partner_key:  # what came from there counts as cached, too
             return
         key = features.instance_key
+        if served.instance.key != key:
+            return
         reported_tokens = self.trust.reported(key, outcome)
         if reported_tokens is None:
             return
         claimed_tokens = max(features.learned_tokens, features.told_tokens)
-        if served.instance.key != key or features.recent_tokens > claimed_tokens / 2:
+        if features.recent_tokens > claimed_tokens / 2:
             return
         if features.told_tokens >= 0:
             self.trust.check(key, features.model, CacheSource.TOLD, features.told_tokens, reported_tokens)

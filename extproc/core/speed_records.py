@@ -17,6 +17,10 @@ from extproc.core.step_times import LIMIT, Factors, Phase, StepTime, factor_prio
 
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
+_LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prior's deviation is 10 ms
+# What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
+# its own, their number would double with each start. So many count; more say nothing more (`core.step_times`).
+_RESTORED_SAMPLES = 100
 
 
 class Constants(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,8 @@ class FactorRecord(msgspec.Struct, frozen=True, kw_only=True):
     decode: float
     covariance: tuple[float, float, float]
     samples: tuple[int, int]
+    age_s: float | None = None  # of the latest sample, when this was told; None: not known
+    since_change_s: float | None = None  # since it was seen to have become another; None: it was not
 
 
 class KindRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,8 +92,8 @@ def decode(data: bytes) -> Records:
     return records
 
 
-def record_of(kind: Kind) -> KindRecord:
-    """What is known of a kind."""
+def record_of(kind: Kind, now: float | None = None) -> KindRecord:
+    """What is known of a kind; with `now`, on the router's clock, also how old that is."""
     profile = kind.profile
     return KindRecord(
         kind=profile.name,
@@ -95,7 +101,7 @@ def record_of(kind: Kind) -> KindRecord:
         deviation=profile.deviation,
         prefill=_step(kind.steps[Phase.PREFILL]),
         decode=_step(kind.steps[Phase.DECODE]),
-        instances={key: _factors(factors) for key, factors in kind.factors.items()},
+        instances={key: _factors(factors, now) for key, factors in kind.factors.items()},
     )
 
 
@@ -131,10 +137,21 @@ def steps_told(records: Iterable[KindRecord]) -> tuple[list[Pair], list[Pair]]:
     return prefill, decode
 
 
-def factors_told(record: KindRecord, key: str) -> Pair | None:
-    """An instance's log factors, None if it is not in there."""
-    factors = record.instances.get(key)
-    return None if factors is None else _factor_pair(factors)
+def factors_now(
+    own: Factors | None, records: Iterable[KindRecord], key: str, heard_at_s: float
+) -> tuple[Factors | None, list[Pair]]:
+    """Log factors of an instance: our own and those that were told, without what is void by now.
+
+    Whoever has asked an instance since it changed knows it; what others saw before tells of what it was. Records were
+    told at `heard_at_s`, on the clock of our own.
+    """
+    told = [record.instances[key] for record in records if key in record.instances]
+    changes_s = [heard_at_s - each.since_change_s for each in told if each.since_change_s is not None]
+    since_s = max([*changes_s, -math.inf if own is None else own.changed_at_s])
+    if own is not None and own.learned_at_s < since_s:
+        own = None
+    valid = [each for each in told if each.age_s is None or heard_at_s - each.age_s >= since_s]
+    return own, [_factor_pair(each) for each in valid]
 
 
 def uncertainty(record: KindRecord, phase: Phase) -> float:
@@ -149,10 +166,10 @@ def adopt(record: KindRecord) -> Kind:
     for phase, step, told in zip(Phase, kind.steps, (record.prefill, record.decode), strict=True):
         step.state = _doubted(_pair(record, phase), step.prior)
         step.noise = told.noise or step.noise
-        step.samples = told.samples
+        step.samples = min(told.samples, _RESTORED_SAMPLES)
     for key, factors in record.instances.items():
         state = _doubted(_factor_pair(factors), factor_prior())
-        kind.factors[key] = Factors(state, samples=list(factors.samples))
+        kind.factors[key] = Factors(state, samples=[min(each, _RESTORED_SAMPLES) for each in factors.samples])
     if record.prefill.covariance or record.decode.covariance:
         kind.finished = OPTIMISM_REQUESTS
     return kind
@@ -215,13 +232,17 @@ def _step_record(state: Pair, noise: float | None, samples: int) -> StepRecord:
     )
 
 
-def _factors(factors: Factors) -> FactorRecord:
+def _factors(factors: Factors, now: float | None = None) -> FactorRecord:
     state = factors.state
+    known = now is not None and factors.learned_at_s > 0.0  # else it was restored, and is of an earlier time
+    changed = known and factors.changed_at_s > -math.inf
     return FactorRecord(
         prefill=limited(state.first),
         decode=limited(state.second),
         covariance=(state.var_first, state.var_second, state.covariance),
         samples=(factors.samples[Phase.PREFILL], factors.samples[Phase.DECODE]),
+        age_s=now - factors.learned_at_s if known and now is not None else None,
+        since_change_s=now - factors.changed_at_s if changed and now is not None else None,
     )
 
 
@@ -237,7 +258,7 @@ def _factor_pair(factors: FactorRecord) -> Pair:
 
 
 def _doubted(told: Pair, prior: Pair) -> Pair:
-    """The same mean with a larger covariance: not beyond the prior's, and never too sure."""
+    """The same mean with a larger covariance: not beyond the prior's, and never too sure of either number."""
     doubted = Pair(
         told.first,
         told.second,
@@ -245,7 +266,7 @@ def _doubted(told: Pair, prior: Pair) -> Pair:
         _RESTORED_DOUBT * told.var_second,
         _RESTORED_DOUBT * told.covariance,
     )
-    doubted.doubt(0.0, _LEAST_DEVIATION**2, prior)
+    doubted.doubt(_LEAST_SHARE * prior.var_first, _LEAST_DEVIATION**2, prior)
     return doubted
 
 

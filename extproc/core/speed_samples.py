@@ -96,6 +96,8 @@ def _decode(features: Features, outcome: Outcome, speed: Speed, met: MetLoad | N
     if steps < _MIN_STEPS or outcome.ttft_s is None:
         return None
     step_s = (outcome.duration_s - outcome.ttft_s) / steps
+    if step_s <= 0.0:
+        return None  # all of it came at once
     doubt = _JITTER_S / (steps * max(step_s, 1e-4))
     if met is None:
         sequences, context_tokens = features.batch_requests + 1.0, features.batch_tokens

@@ -12,7 +12,7 @@ from extproc.core.load_meter import MetLoad
 from extproc.core.model import Instance, Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
-from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_told, steps_told
+from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_now, steps_told
 from extproc.core.speed_samples import Witnesses, samples
 
 MAX_KINDS = 1024
@@ -34,6 +34,7 @@ class Speeds:
         self._speeds: dict[_Place, Speed] = {}
         self._common: dict[str, Speed] = {}  # by kind: what its speeds are made from
         self._shown: dict[str, tuple[float, ...]] = {}  # the numbers that a kind's speeds were made from
+        self._heard_at_s = 0.0  # when `_told` was told
         self._faded_at_s = 0.0
         self.made_anew = 0  # how often all speeds have been
         self.renewed: set[str] = set()
@@ -77,9 +78,13 @@ class Speeds:
         for place in [place for place in self._speeds if f"{place[1]}@{place[2]}" == key]:
             del self._speeds[place]
 
-    def hear(self, records: Iterable[KindRecord]) -> None:
-        """Take what the other routers that are alive have learned, in place of what they told before."""
+    def hear(self, records: Iterable[KindRecord], now: float = 0.0) -> None:
+        """Take what the other routers that are alive have learned, in place of what they told before.
+
+        `now` is needed where records tell how old they are.
+        """
         self._told = {}
+        self._heard_at_s = now
         for record in records:
             self._told.setdefault(record.kind, []).append(record)
         self._make_anew()
@@ -113,8 +118,8 @@ class Speeds:
             constants = constants_of(kind.profile)
             told[:] = [record for record in told if record.constants == constants]  # others' numbers mean another thing
             common = self._common[name] = common_speed(kind, steps_told(told))
-        factors = (factors_told(record, instance.key) for record in told)
-        return own_speed(common, kind.factors.get(instance.key), [each for each in factors if each is not None])
+        own = kind.factors.get(instance.key)
+        return own_speed(common, *factors_now(own, told, instance.key, self._heard_at_s))
 
     def _kind(self, model: str, instance: Instance) -> Kind:
         profile = _profile(model, instance)
@@ -130,6 +135,7 @@ class Speeds:
 
     def _drop_oldest(self) -> None:
         name, _ = self._kinds.popitem(last=False)
+        self._shown.pop(name, None)
         for model in [model for model, names in self._siblings.items() if name in names]:
             self._siblings[model].discard(name)
             if not self._siblings[model]:
@@ -149,9 +155,11 @@ class Speeds:
             return
         self._faded_at_s = now
         for kind in self._kinds.values():
-            for factors in kind.factors.values():
-                if now - factors.learned_at_s > past_s:
-                    factors.fade(past_s)
+            silent = [key for key, factors in kind.factors.items() if now - factors.learned_at_s > past_s]
+            for key in silent:
+                kind.factors[key].fade(past_s)
+                if kind.factors[key].faded:  # instances that ended before this start are forgotten by nobody else
+                    del kind.factors[key]
         self._make_anew()
 
     def _show(self, kind: Kind, model: str, instance: Instance, anew: bool) -> None:

@@ -30,6 +30,7 @@ _SETTLED = 30  # samples of a kind after which that is so
 _KIND_MEMORY = 300  # samples
 _FACTOR_MEMORY = 60
 _FACTOR_DEVIATION = 0.1  # of instances of one kind, while nothing is wrong with them
+_FADED = 0.01  # difference, of a logarithm and relative to a variance, that is none
 _CHANGE_DEVIATION = 0.7  # what a change may be: e**0.7 is 2
 _ALIKE = 0.8  # correlation of an instance's two factors: what slows one phase mostly slows both
 _PRIOR_NOISE = 0.12
@@ -153,6 +154,7 @@ class Factors:
         default_factory=lambda: (deque(maxlen=_RECENT), deque(maxlen=_RECENT))
     )  # log factors that the latest samples of each phase would have
     learned_at_s: float = 0.0  # on the router's clock
+    changed_at_s: float = -math.inf  # when it was seen to have become another
 
     def log(self, phase: Phase) -> float:
         """Log factor of one phase."""
@@ -199,6 +201,13 @@ class Factors:
         state.var_first = keep * state.var_first + (1.0 - keep) * prior.var_first
         state.var_second = keep * state.var_second + (1.0 - keep) * prior.var_second
         state.covariance = keep * state.covariance + (1.0 - keep) * prior.covariance
+
+    @property
+    def faded(self) -> bool:
+        """Whether they say no more than is believed of an instance that nobody has asked."""
+        state, prior = self.state, factor_prior()
+        known = min(state.var_first / prior.var_first, state.var_second / prior.var_second)
+        return max(abs(state.first), abs(state.second)) < _FADED and known > 1.0 - _FADED
 
     def _widest(self) -> Pair:
         return Pair(0.0, 0.0, max(self.state.var_first, _FACTOR_DEVIATION**2), max(self.state.var_second, 0.01))

@@ -52,7 +52,7 @@ class Gauges:
     """An engine's own word, and how much of it reservations explain."""
 
     observed_at_s: float = float("-inf")
-    running: int = 0
+    running: int | None = 0  # None: it does not tell
     waiting: int | None = None  # None: it does not tell
     held_tokens: float | None = None
     explained_requests: int = 0
@@ -129,7 +129,7 @@ def settle(work: Work) -> None:
     """Work out what the gauges show beyond what reservations explain."""
     gauges = work.gauges
     waiting = gauges.waiting or 0
-    unexplained = max(0, gauges.running + waiting - gauges.explained_requests)
+    unexplained = max(0, (gauges.running or 0) + waiting - gauges.explained_requests)
     work.foreign_waiting = min(unexplained, waiting)
     work.foreign_running = unexplained - work.foreign_waiting
     # Without foreign requests what is held is booked, however far our own prompt estimate is off.
@@ -142,9 +142,13 @@ def line_up(work: Work, over_since: int) -> None:
     gauges = work.gauges
     at_s = gauges.observed_at_s
     foreign = work.foreign_running + work.foreign_waiting
-    seen = max(0, gauges.running + (gauges.waiting or 0) - foreign - over_since)
-    sent = [place for place, reservation in work.active.items() if reservation.taken_s < at_s]
-    there, late = sent[:seen], list(work.active)[min(seen, len(sent)) :]
+    # What peers told of late, and what was retried, stands behind requests that were sent after it.
+    order = sorted(work.active, key=lambda place: work.active[place].taken_s)
+    sent = [place for place in order if work.active[place].taken_s < at_s]
+    seen = len(sent)
+    if gauges.running is not None:
+        seen = min(seen, max(0, gauges.running + (gauges.waiting or 0) - foreign - over_since))
+    there, late = order[:seen], order[seen:]
     if gauges.waiting is not None:
         own_waiting = min(len(there), gauges.waiting - work.foreign_waiting)
         begun, queued = there[: len(there) - own_waiting], there[len(there) - own_waiting :]
@@ -153,7 +157,8 @@ def line_up(work: Work, over_since: int) -> None:
             work.prefilled_at_s[place] = min(work.prefilled_at_s[place], at_s)
         for last in begun[-1:]:  # it may still be computed, and those behind it wait for that
             left_s = min(work.active[last].prefill_s, max(0.0, work.prefilled_at_s[last] - at_s))
-            free_at_s = work.prefilled_at_s[last] = at_s + left_s
+            free_at_s = at_s + left_s
+            work.prefilled_at_s[last] = min(work.prefilled_at_s[last], free_at_s)
         for place in (*queued, *late):
             reservation = work.active[place]
             free_at_s = max(free_at_s, reservation.taken_s) + reservation.prefill_s

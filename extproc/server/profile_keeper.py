@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.core.speed_records import merge, record_of
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from extproc.adapters.profile_memory import ProfileMemory
     from extproc.core.speeds import Speeds
 
@@ -22,13 +25,25 @@ log = logging.getLogger("extproc.serve")
 
 
 class ProfileKeeper:
-    """Shares for the router `name`. `budget_s` is how long a start, an end or one turn may wait for Redis."""
+    """Shares for the router `name`. `budget_s` is how long a start, an end or one turn may wait for Redis.
 
-    def __init__(self, speeds: Speeds, memory: ProfileMemory, name: str, *, budget_s: float = BUDGET_S) -> None:
+    `clock` is that of the times at which `speeds` learns.
+    """
+
+    def __init__(
+        self,
+        speeds: Speeds,
+        memory: ProfileMemory,
+        name: str,
+        *,
+        budget_s: float = BUDGET_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._speeds = speeds
         self._memory = memory
         self._name = name
         self._budget_s = budget_s
+        self._clock = clock
 
     async def restore(self) -> None:
         """Begin with all that routers of this fleet have learned, as one; without Redis, begin with the table."""
@@ -64,12 +79,15 @@ class ProfileKeeper:
     async def share(self) -> None:
         """Tell what this router has learned itself, and hear what the others have. Raises RegistryError."""
         learned = [
-            record_of(kind) for kind in self._speeds.kinds().values() if any(step.samples for step in kind.steps)
+            record_of(kind, self._clock())
+            for kind in self._speeds.kinds().values()
+            if any(step.samples for step in kind.steps)
         ]
         if learned:
             await self._memory.write(self._name, learned)
         told = await self._memory.read(ALIVE_S)
-        self._speeds.hear(record for name, records in told.items() if name != self._name for record in records)
+        others = [record for name, records in told.items() if name != self._name for record in records]
+        self._speeds.hear(others, self._clock())
 
     async def _try_to_tidy(self) -> None:
         try:

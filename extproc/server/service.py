@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
+from extproc.core.model import Outcome
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.core.verdict import Attempt
@@ -60,6 +62,8 @@ class ExtProc:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
+        # Outcomes come to any router, and are matched by id with what is known of a request here.
+        self._name = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
         self._open_streams = 0
@@ -71,7 +75,7 @@ class ExtProc:
         shell = self._shell
         self._open_streams += 1
         self.idle.clear()
-        exchange_id = str(next(self._numbers))
+        exchange_id = f"{self._name}-{next(self._numbers)}"
         exchange = Exchange(shell.router, exchange_id, shell.rules)
         try:
             async for data in stream:
@@ -104,20 +108,26 @@ class AccessLog:
         self._shell = shell
 
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
-        """Take in entries until Envoy ends the stream."""
-        shell = self._shell
+        """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
         try:
             async for data in stream:
                 for entry in wire.decode_access_log(data):
-                    if isinstance(entry, Attempt):
-                        shell.router.attempted(entry, shell.clock())
-                    else:
-                        shell.router.learn(entry, shell.clock())
-                        shell.observer.finished(entry)
+                    try:
+                        self._take(entry)
+                    except Exception:
+                        log.exception("an entry of Envoy's access log was not taken in")
                 self._tell_trust()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
+
+    def _take(self, entry: Outcome | Attempt) -> None:
+        shell = self._shell
+        if isinstance(entry, Attempt):
+            shell.router.attempted(entry, shell.clock())
+        else:
+            shell.router.learn(entry, shell.clock())
+            shell.observer.finished(entry)
 
     def _tell_trust(self) -> None:
         news = self._shell.router.trust.news

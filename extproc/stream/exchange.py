@@ -183,7 +183,8 @@ class Exchange:
             return self._choose(self.request, now, draw)
         self.decision = self.decision.with_chosen(place)
         assert self.decision.chosen is not None
-        self._router.rebook(self.request, self.decision.chosen.instance, now)
+        if place:
+            self._router.place(self.request, self.decision.chosen, now, self.decision.partner)
         return self._go(self.request, self.decision)
 
     def _route(self, body: bytes, now: float, draw: float) -> Reply | Errand:

@@ -129,7 +129,7 @@ def test_a_session_returns_to_its_prefix_until_the_queue_there_costs_more() -> N
     assert again.cached_tokens == 60 * 64
     made.release("again", 3.0)
     for number in range(40):  # others, sent to the holder by its queue alone
-        made.ledger.move(str(number), first.instance.key)
+        made.ledger.move(str(number), first.instance.key, 3.0)
         made.book(request(str(number), prompt_tokens=8000), first, 3.0)
     elsewhere = made.choose(request("later", **turn), 3.0, 0.0).chosen
     assert elsewhere is not None

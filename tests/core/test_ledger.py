@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from extproc.core.ledger import Ledger
 from extproc.core.model import Load
+from extproc.core.retry_after import first_end_s
 from extproc.core.work import Reservation
 from tests.core.builders import instance
 
@@ -90,10 +91,10 @@ def test_after_an_abort_those_behind_it_end_as_normal() -> None:
 def test_a_retried_request_is_booked_where_it_really_went() -> None:
     ledger = Ledger()
     ledger.reserve("a@1", reservation("r", 0.0))
-    ledger.move("r", "b@1")
+    ledger.move("r", "b@1", 0.5)
     assert ledger.in_flight() == {"b@1": 1}
     ledger.release("r", 1.0)
-    ledger.move("r", "a@1")
+    ledger.move("r", "a@1", 1.5)
     assert ledger.in_flight() == {}
 
 
@@ -229,7 +230,7 @@ def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, in
             ledger.release(name, now)
             taken.discard(name)
         elif action == "m":
-            ledger.move(name, key)
+            ledger.move(name, key, now)
     for name in taken:
         ledger.release(name, now)
     assert ledger.in_flight() == {}
@@ -237,3 +238,69 @@ def test_after_all_requests_ended_nothing_is_in_flight(steps: list[tuple[str, in
         work = ledger.work(key)
         assert (work.requests, work.booked_tokens, work.booked_prompt_tokens) == (0, 0, 0)
         assert work.prefill_backlog_s(now) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_peers_word_that_comes_late_keeps_its_place_in_the_line() -> None:
+    """It was taken before a request of ours that was booked here first; a report between both counts each once."""
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("first", 1.0, prefill_s=1.0))
+    ledger.reserve(at.key, reservation("ours", 5.0, prefill_s=7.0))
+    ledger.reserve(at.key, replace(reservation("theirs", 4.9, prefill_s=3.0), router="peer"), 5.01)
+    ledger.report(instance(load=Load(running=0, waiting=2)), 4.95)
+    assert ledger.work(at.key).prefill_backlog_s(4.95) == pytest.approx(11.0)
+
+
+def test_an_engine_that_tells_only_what_waits_has_computed_the_rest() -> None:
+    ledger, at = Ledger(), instance()
+    for number in range(20):
+        ledger.reserve(at.key, reservation(str(number), 0.1 * number))
+    ledger.report(instance(load=Load(running=None, waiting=0)), 30.0)
+    assert ledger.work(at.key).prefill_backlog_s(30.0) == 0.0
+    ledger.report(instance(load=Load(running=None, waiting=3)), 31.0)
+    assert ledger.work(at.key).prefill_backlog_s(31.0) == pytest.approx(3.0)
+    assert ledger.work(at.key).requests == 20
+
+
+def test_reports_do_not_put_off_when_a_prompt_was_computed() -> None:
+    """Retry-After counts from there."""
+    ledger, at = Ledger(), instance()
+    ledger.reserve(at.key, reservation("only", 0.0, prefill_s=1.0))
+    for at_s in (2.0, 5.0, 9.0):
+        ledger.report(instance(load=Load(running=1, waiting=0)), at_s)
+    assert first_end_s(ledger.work(at.key), 0.2, 9.0) == pytest.approx(1.0 + 50 * 0.2 - 9.0)
+
+
+def test_an_end_gives_back_what_was_counted_for_it_and_no_more() -> None:
+    """No report says by how much answers have grown, so only prompts are held, and go."""
+    ledger, at = Ledger(), instance()
+    for number in range(10):
+        ledger.reserve(at.key, reservation(str(number), 0.0))
+    for number in range(5):
+        ledger.release(str(number), 1.0)
+    assert ledger.work(at.key).held_tokens == 5 * 100
+    for number in range(5, 10):
+        ledger.release(str(number), 2.0)
+    assert ledger.work(at.key).held_tokens == 0
+
+
+def test_an_end_gives_back_the_answer_that_a_report_has_counted() -> None:
+    ledger, at = Ledger(), instance(kv_blocks=1000, block_size_tokens=16)
+    for number in range(2):
+        ledger.reserve(at.key, reservation(str(number), 0.0))
+    told = instance(kv_blocks=1000, block_size_tokens=16, load=Load(running=2, waiting=0, kv_usage=300 / 16_000))
+    ledger.report(told, 1.0)
+    ledger.reserve(at.key, reservation("later", 2.0))
+    ledger.release("0", 3.0)
+    ledger.release("later", 3.0)
+    assert ledger.work(at.key).held_tokens == pytest.approx(150)
+
+
+def test_a_retry_leaves_those_alone_that_it_never_kept_waiting() -> None:
+    """The first instance refused it at once; its answer begins at the other long after, with the prompt computed."""
+    ledger = Ledger()
+    ledger.reserve("a@1", reservation("retried", 0.0, prefill_s=10.0))
+    for key in ("a@1", "b@1"):
+        ledger.reserve(key, reservation(f"at {key}", 12.0, prefill_s=5.0))
+    assert ledger.move("retried", "b@1", 13.0)
+    assert ledger.work("a@1").prefill_backlog_s(13.0) == pytest.approx(4.0)
+    assert ledger.work("b@1").prefill_backlog_s(13.0) == pytest.approx(4.0)

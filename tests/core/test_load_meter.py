@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.ledger import Ledger
 from extproc.core.load_meter import LoadMeter, MetLoad
 from extproc.core.router import Router
+from extproc.core.work import Reservation
 from tests.core.builders import MODEL, instance, request, router
 
 
@@ -76,3 +78,31 @@ def test_a_forgotten_instance_is_forgotten() -> None:
     meter.forget("a@1")
     meter.end("a", made.ledger.work("a@1"), 1.0)
     assert meter.take("a") is None
+
+
+def test_an_end_that_is_told_late_counts_no_time_twice() -> None:
+    """A report of second 5 shows that a prompt was over, when another event of second 10 had been seen."""
+    meter, at, ledger = LoadMeter(), instance(), Ledger()
+    for name, now in (("a", 0.0), ("prompt", 0.0), ("c", 10.0)):
+        meter.begin(name, at, ledger.work(at.key), 0.1, now)
+        ledger.reserve(at.key, Reservation(name, now, 0.1, 100, 50, 100))
+    meter.end("prompt", ledger.work(at.key), 5.0)
+    ledger.release("prompt", 5.0)
+    meter.end("a", ledger.work(at.key), 20.0)
+    found = meter.take("a")
+    assert found is not None
+    assert found.sequences == pytest.approx((10 * 2 + 10 * 2) / 20)
+
+
+def test_a_request_that_found_no_place_at_its_first_choice_meets_the_load_of_the_second() -> None:
+    fast, slow = instance("a"), instance("b", address="10.0.0.2:8000", hardware="l40s")
+    made = router(fast, slow)
+    decision = made.choose(request(), 0.0, 0.0).with_chosen(1)
+    assert decision.chosen is not None
+    assert decision.chosen.instance.id == "b"
+    made.place(request(), decision.chosen, 1.0)
+    send(made, "on the fast one", 1.0)
+    assert made.ledger.booked() == {"r": slow.key, "on the fast one": fast.key}
+    assert made.ledger.reservation("r").prefill_s == decision.chosen.cost.prefill_s
+    found = met(made, "r", 3.0)
+    assert (found.sequences, found.prefills) == (1.0, 0)

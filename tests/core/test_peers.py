@@ -64,7 +64,7 @@ def test_a_retried_request_moves_at_the_peers_too() -> None:
     first, second = network.replicas
     first.ledger.reserve("a@1", reservation("r", network.now))
     exchange(network)
-    first.ledger.move("r", "b@1")
+    first.ledger.move("r", "b@1", network.now)
     exchange(network)
     assert dict(second.ledger.booked(first.name)) == {"r": "b@1"}
 
@@ -291,7 +291,7 @@ def act(network: Network, action: str, who: int, what: int) -> None:  # noqa: PL
         case "end":
             replica.ledger.release(name, network.now)
         case "move":
-            replica.ledger.move(str(who), key)
+            replica.ledger.move(str(who), key, network.now)
         case "send":
             network.send()
         case "deliver":

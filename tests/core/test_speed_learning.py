@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from extproc.core.kind import OPTIMISM_LIMIT, OPTIMISM_REQUESTS
-from extproc.core.model import Instance
+from extproc.core.load_meter import MetLoad
+from extproc.core.model import Instance, Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speeds import Speeds
 from tests.core.builders import MODEL, instance
-from tests.core.measured import Truth, heavy_tailed
+from tests.core.measured import Truth, features, heavy_tailed
 
 PROMPTS = (200, 1000, 4000, 12_000)
 BATCHES = ((1, 1000.0), (16, 16_000.0), (64, 100_000.0))
@@ -260,3 +261,24 @@ def test_a_speed_is_the_same_object_until_it_changes() -> None:
     assert speeds.speed(MODEL, instances[0]) is first
     truth.finish(speeds, instances[0])
     assert speeds.speed(MODEL, instances[0]) is not first
+
+
+def test_an_answer_that_comes_all_at_once_tells_nothing_of_steps() -> None:
+    """Its first byte and its last come together; divided among its tokens that is no time at all."""
+    speeds, each = Speeds(), instance()
+    outcome = Outcome(
+        features=features(each, MODEL, 100),
+        address=each.address,
+        status=200,
+        flags=(),
+        attempts=1,
+        duration_s=1.0,
+        ttft_s=1.0,
+        routing_s=0.0,
+        prompt_tokens=100,
+        completion_tokens=20,
+        cached_tokens=0,
+    )
+    speeds.learn(outcome, each, MetLoad(1.0, 100.0, 0.0, 0.0), 2.0)
+    (kind,) = speeds.kinds().values()
+    assert [step.samples for step in kind.steps] == [1, 0]

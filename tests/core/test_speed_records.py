@@ -133,3 +133,49 @@ def test_no_text_is_refused_with_one_line() -> None:
     for data in (b"", b"{", b"[]", b"\xff"):
         with pytest.raises(ValueError, match=r"\w"):
             decode(data)
+
+
+def test_many_starts_make_nobody_surer_than_what_was_measured() -> None:
+    """Each router that starts is told what all before it have told, and tells it again."""
+    told = records(taught(Truth()))
+    for _ in range(40):
+        begun = Speeds()
+        begun.restore(merge(told))
+        begun.speed(MODEL, instance())
+        told += records(begun)
+    latest = told[-1]
+    assert latest.decode.samples <= told[0].decode.samples
+    assert latest.decode.covariance is not None
+    assert told[0].decode.covariance is not None
+    assert latest.decode.covariance[0] >= 0.5 * told[0].decode.covariance[0]
+
+
+def test_instances_that_ended_before_a_start_are_told_of_no_more_once_they_have_faded() -> None:
+    begun, truth = Speeds(), Truth()
+    begun.restore(records(taught(Truth(factors={"a": 3.0}))))
+    for _ in range(180):
+        truth.finish(begun, instance("new"), apart_s=60.0)
+    (told,) = records(begun)
+    assert list(told.instances) == ["new@1"]
+
+
+@pytest.mark.parametrize("routers", [2, 4, 8])
+def test_a_node_that_became_slow_is_known_although_others_remember_it_fast(routers: int) -> None:
+    """Only one of the routers asks it any more; one that starts believes that one, too."""
+    truth, all_speeds = Truth(seed=3), [Speeds() for _ in range(routers)]
+    for _ in range(60):
+        for speeds in all_speeds:
+            for name in "abcd":
+                truth.finish(speeds, instance(name), apart_s=0.1)
+    asks = all_speeds[0]
+    before_s = prefill_s(asks)
+    truth.factors["a"] = 3.0
+    for _ in range(20):
+        for name in "abcd":
+            truth.finish(asks, instance(name), apart_s=0.1)
+    told = {each: [record_of(kind, truth.now) for kind in each.kinds().values()] for each in all_speeds}
+    newcomer = Speeds()
+    for each in (*all_speeds, newcomer):
+        each.hear([record for other, records in told.items() if other is not each for record in records], truth.now)
+        assert prefill_s(each) == pytest.approx(3.0 * before_s, rel=0.15)
+        assert prefill_s(each, "b") == pytest.approx(before_s, rel=0.15)

@@ -80,7 +80,7 @@ async def test_three_routers_see_each_others_requests_and_their_ends(server: Red
                 ledger.reserve("a@1", booking(f"{number}-{each}"))
         await until(lambda: all(ledger.work("a@1").requests == 150 for ledger in ledgers))
         assert [ledger.in_flight() for ledger in ledgers] == [{"a@1": 50}] * 3
-        ledgers[0].move("0-0", "b@1")
+        ledgers[0].move("0-0", "b@1", time.monotonic())
         await until(lambda: all(ledger.work("b@1").requests == 1 for ledger in ledgers))
         for number, ledger in enumerate(ledgers):
             for each in range(50):

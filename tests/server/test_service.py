@@ -12,6 +12,8 @@ import grpc
 import grpc.aio
 import orjson
 import pytest
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -24,6 +26,7 @@ from extproc.observe.observer import Observer
 from extproc.server.run import counted_by
 from extproc.server.service import Service, Shell
 from extproc.stream.exchange import Rules
+from tests.adapters.test_wire import entry_with
 from tests.adapters.tiny_tokenizer import train
 from tests.core.builders import MODEL, instance, router
 
@@ -139,3 +142,35 @@ async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() 
             await service.stop(grace_s=3600.0)
         with pytest.raises(grpc.aio.AioRpcError):
             await logs
+
+
+async def test_requests_of_two_routers_never_share_an_id() -> None:
+    """Envoy tells the outcome of a request to any router, where the id finds what is known of it, or nothing."""
+    routers = [router(instance("a")) for _ in range(2)]
+    for made in routers:
+        async with serving(made) as (_, channel):
+            call = process(channel)
+            for message in (headers(), body()):
+                await call.write(message)
+                await call.read()
+            (made_id,) = made.ledger.booked()
+            assert made.meter.where(made_id) == "a@1"
+            assert not any(other.meter.where(made_id) for other in routers if other is not made)
+            call.cancel()
+
+
+async def test_an_outcome_that_cannot_be_true_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """An engine that counts tokens below 0, and in the same message a failed attempt at an instance."""
+    made = router(instance("a", address="10.0.0.9:80"))
+    failed = accesslog_pb2.HTTPAccessLogEntry()
+    failed.common_properties.custom_tags["attempted"] = "10.0.0.9:80"
+    failed.common_properties.response_flags.upstream_connection_failure = True
+    message = als_pb2.StreamAccessLogsMessage()
+    message.http_logs.log_entry.extend([entry_with(prompt_tokens=-5), failed])
+    async with serving(made) as (_, channel):
+        logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
+        await logs.write(message.SerializeToString())
+        await logs.done_writing()
+        await logs
+    assert made.cooldowns.remaining_s("a@1", 0.0) > 0
+    assert "was not taken in" in caplog.text
