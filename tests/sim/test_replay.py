@@ -137,6 +137,25 @@ def test_reports_are_late_and_old() -> None:
     assert all(after - before <= 1.5 + 1e-9 for (_, before, _), (_, after, _) in pairwise(later))
 
 
+def test_what_a_cache_takes_in_is_heard_a_little_later() -> None:
+    """So long after the step that computed it as the conditions say, and no sooner."""
+    conditions = Conditions(cache_delay_s=0.75)
+    result, policies = run([ask(1.0, 640, 1, blocks=tuple(range(10))), ask(5.0)], [spec()], conditions=conditions)
+    computed_s = 1.0 + (result.served[0].ttft_s or 0.0)
+    told = [(len(stored), now) for _, stored, _, now in policies[0].caches]
+    assert told == [(10, pytest.approx(computed_s + 0.75))]
+
+
+def test_a_crash_is_noticed_after_a_moment_and_told_with_the_usual_delay() -> None:
+    """Its agent finds the engine gone, and begins to start it, a fifth of a second later."""
+    events = [Event(at_s=2.0, what=Happening.CRASH, instance="a")]
+    _, policies = run(
+        [ask(0.0), ask(9.0)], [spec(start_s=3.0)], events=events, conditions=Conditions(state_delay_s=0.5)
+    )
+    loading = [(read_s, now) for report, read_s, now in policies[0].reports if report.lifecycle is Lifecycle.LOADING]
+    assert loading[0] == (pytest.approx(2.2), pytest.approx(2.7))
+
+
 def test_lost_reports_are_not_heard() -> None:
     """A share of readings never arrives."""
     heard = [

@@ -18,3 +18,16 @@ def test_equals_are_drawn_evenly() -> None:
     result = replay(traffic, FleetSpec(name="four", instances=instances), Conditions(), "oracle", Oracle)
     taken = Counter(served.instance_id for served in result.served)
     assert all(400 < taken[name] < 600 for name in "abcd")
+
+
+def test_what_a_request_costs_those_that_run_counts() -> None:
+    """A long prompt goes to the slower instance that is idle: on the faster one thirty answers would stand still."""
+    running = [Arrival(at_s=0.0, prompt_tokens=64, output_tokens=2000, model="crowd") for _ in range(30)]
+    long = Arrival(at_s=5.0, prompt_tokens=16_000, output_tokens=10, model="m")
+    instances = (
+        InstanceSpec(id="fast", models=("llama-3.1-8b", "crowd", "m")),
+        InstanceSpec(id="idle", models=("llama-3.1-8b", "m"), slowness=1.5),
+    )
+    traffic = Traffic(name="few", arrivals=(*running, long), block_size_tokens=64)
+    result = replay(traffic, FleetSpec(name="two", instances=instances), Conditions(), "oracle", Oracle)
+    assert result.served[-1].instance_id == "idle"
