@@ -148,6 +148,8 @@ def _fleet(args: argparse.Namespace) -> FleetSpec:
     from extproc.sim.fleet.file import read
 
     if args.fleet in BUILTIN:
+        if args.like:
+            raise ConfigError(f"--like is for a live fleet, as `extproc fleet --json` prints it: {args.fleet} is none")
         return BUILTIN[args.fleet]()
     if not Path(args.fleet).exists():
         raise ConfigError(f"no fleet is named {args.fleet!r}: write {', '.join(BUILTIN)}, or the path of a fleet file")

@@ -108,3 +108,11 @@ def test_a_flood_is_served_at_the_capacity(max_num_batched_tokens: int) -> None:
     traffic = flood((1000, SMALL))
     result = replay(traffic, two, Conditions(), "oracle", Oracle)
     assert 1000 / result.ended_s == pytest.approx(capacity_rps(traffic, two), rel=0.15)
+
+
+def test_the_token_budget_of_a_step_limits_how_many_answers_run_at_once() -> None:
+    """2,000 uncached tokens for each 200 of an answer are 11 a step and answer: 1,100 tokens are a hundred answers."""
+    limited = capacity_rps(flood((100, SMALL)), fleet(spec("a", max_num_batched_tokens=1100)))
+    places = capacity_rps(flood((100, SMALL)), fleet(spec("a", max_num_seqs=100)))
+    assert limited == pytest.approx(places)
+    assert limited < capacity_rps(flood((100, SMALL)), fleet(spec("a")))

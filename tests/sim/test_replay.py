@@ -137,6 +137,25 @@ def test_reports_are_late_and_old() -> None:
     assert all(after - before <= 1.5 + 1e-9 for (_, before, _), (_, after, _) in pairwise(later))
 
 
+def test_what_a_cache_takes_in_is_heard_a_little_later() -> None:
+    """So long after the step that computed it as the conditions say, and no sooner."""
+    conditions = Conditions(cache_delay_s=0.75)
+    result, policies = run([ask(1.0, 640, 1, blocks=tuple(range(10))), ask(5.0)], [spec()], conditions=conditions)
+    computed_s = 1.0 + (result.served[0].ttft_s or 0.0)
+    told = [(len(stored), now) for _, stored, _, now in policies[0].caches]
+    assert told == [(10, pytest.approx(computed_s + 0.75))]
+
+
+def test_a_crash_is_noticed_after_a_moment_and_told_with_the_usual_delay() -> None:
+    """Its agent finds the engine gone, and begins to start it, a fifth of a second later."""
+    events = [Event(at_s=2.0, what=Happening.CRASH, instance="a")]
+    _, policies = run(
+        [ask(0.0), ask(9.0)], [spec(start_s=3.0)], events=events, conditions=Conditions(state_delay_s=0.5)
+    )
+    loading = [(read_s, now) for report, read_s, now in policies[0].reports if report.lifecycle is Lifecycle.LOADING]
+    assert loading[0] == (pytest.approx(2.2), pytest.approx(2.7))
+
+
 def test_lost_reports_are_not_heard() -> None:
     """A share of readings never arrives."""
     heard = [
@@ -233,12 +252,97 @@ def test_a_reset_cache_is_forgotten_and_told() -> None:
 
 
 def test_nothing_is_heard_while_redis_is_away() -> None:
-    """Reports and cache events of that time are lost."""
+    """Reports of that time are lost; cache events are heard when it is over, as a KV log is read on."""
     events = [Event(at_s=2.0, what=Happening.REDIS_OUTAGE, value=3.0)]
     _, policies = run([ask(0.0), ask(3.0, 640, blocks=tuple(range(10))), ask(8.0)], [spec()], events=events)
     assert not [now for _, _, now in policies[0].reports if 2.0 <= now < 5.0]
     assert [now for _, _, now in policies[0].reports if now >= 5.0]
-    assert not policies[0].caches
+    assert [(len(stored), now >= 5.0) for _, stored, _, now in policies[0].caches] == [(10, True)]
+
+
+def test_after_an_outage_replicas_know_of_each_others_requests() -> None:
+    """What one told meanwhile reaches the others in its order, once Redis is back."""
+    events = [Event(at_s=0.5, what=Happening.REDIS_OUTAGE, value=3.0)]
+    conditions = Conditions(replicas=2, peer_delay_s=0.125)
+    _, policies = run([ask(1.0), ask(2.0), ask(8.0)], [spec()], events=events, conditions=conditions)
+    heard = [item for policy in policies for item in policy.heard if item[0] in ("0", "1")]
+    assert sorted(heard) == [("0", 3.625), ("1", 3.625)]
+
+
+def test_our_router_keeps_its_fleet_and_its_caches_over_an_outage() -> None:
+    """A minute without Redis is longer than records live: nobody is dropped, and what was cached is found again."""
+    made: list[Ours] = []
+    known: list[int] = []
+
+    class Watched(Ours):
+        def choose(self, ask: Ask, now: float) -> str | None:
+            known.append(len(self.router.fleet.members()))
+            return super().choose(ask, now)
+
+    def factory(setting: Setting) -> Ours:
+        made.append(Watched(setting))
+        return made[-1]
+
+    documents = [tuple(range(1000 * number, 1000 * number + 64)) for number in range(8)]
+    first = [ask(1.0 + number, 4100, blocks=documents[number]) for number in range(8)]
+    meanwhile = [ask(0.25 * number, 10, 2) for number in range(60, 300)]
+    again = [ask(72.0 + number, 4100, blocks=documents[number]) for number in range(8)]
+    arrivals = tuple(sorted([*first, *meanwhile, *again], key=lambda one: one.at_s))
+    traffic = Traffic(name="few", arrivals=arrivals, block_size_tokens=64)
+    events = (Event(at_s=10.0, what=Happening.REDIS_OUTAGE, value=60.0),)
+    fleet = FleetSpec(name="small", instances=tuple(spec(name) for name in "abcd"), events=events)
+    result = replay(traffic, fleet, Conditions(), "extproc", factory)
+    assert set(known) == {4}
+    assert [one.cached_tokens for one in result.served if one.arrived_s >= 72.0 and one.arrival.blocks] == [4096] * 8
+
+
+def test_a_crash_does_not_take_back_a_token_that_is_on_its_way() -> None:
+    """The first token was sent before the crash: it arrives, and an answer that has begun is not asked for again."""
+    alone, _ = run([ask(0.0)], [spec(network_s=0.5)])
+    sent_s = (alone.served[0].ttft_s or 0.0) - 0.5
+    events = [Event(at_s=sent_s + 0.01, what=Happening.CRASH, instance="a")]
+    for factory in (Ours, Oracle):
+        traffic = Traffic(name="few", arrivals=(ask(0.0),), block_size_tokens=64)
+        fleet = FleetSpec(name="small", instances=(spec(network_s=0.5),), events=tuple(events))
+        served = replay(traffic, fleet, Conditions(), "policy", factory).served[0]
+        assert (served.fate, served.attempts) == (Fate.FAILED, 1)
+        assert served.ttft_s == pytest.approx(sent_s + 0.5)
+
+
+def test_a_network_that_heals_lets_no_token_overtake_another() -> None:
+    """An answer that ends on a fast wire does not arrive before its first token, which went out on a slow one."""
+    events = [
+        Event(at_s=0.02, what=Happening.NETWORK_DELAY, instance="a", value=2.0),
+        Event(at_s=0.05, what=Happening.NETWORK_DELAY, instance="a", value=0.0),
+    ]
+    result, policies = run([ask(0.0)], [spec()], events=events)
+    served = result.served[0]
+    assert served.ttft_s == served.duration_s
+    assert 2.0 < (served.ttft_s or 0.0) < 2.1
+    assert len(policies[0].first_tokens) == 1
+
+
+def test_what_was_not_added_yet_cannot_crash() -> None:
+    """A spare stays what it is until it is added."""
+    events = [
+        Event(at_s=1.0, what=Happening.CRASH, instance="b"),
+        Event(at_s=50.0, what=Happening.ADD, instance="b"),
+    ]
+    instances = [spec(), spec("b", at_start=False, start_s=2.0)]
+    result, policies = run([ask(0.0), ask(20.0)], instances, events=events)
+    assert result.up_s["b"] == 0.0
+    assert {report.id for report, _, _ in policies[0].reports} == {"a"}
+
+
+def test_kv_usage_grows_while_nothing_but_decode_goes_on() -> None:
+    """Gauges are of the iteration that runs, though a whole stretch of them is simulated as one."""
+    result, policies = run([ask(0.0, 1000, 3000)], [spec(kv_tokens=8000)])
+    sampled = [sample.kv_usage[0] for sample in result.samples[1:-1]]
+    told = [report.load.kv_usage or 0.0 for report, _, _ in policies[0].reports[5:]]
+    for usages in (sampled, told):
+        assert usages == sorted(set(usages))
+        assert usages[0] < 0.2
+        assert usages[-1] > 0.45
 
 
 def test_what_follows_waits_for_the_answer_before_it() -> None:
@@ -286,9 +390,12 @@ def test_no_request_is_lost_whatever_happens(
         ask(at_s, prompt, output, blocks=tuple(range(1000 * family, 1000 * family + prompt // 64)))
         for at_s, prompt, output, family in sorted(asked)
     ]
-    instances = tuple(spec(name, kv_tokens=4096, max_num_seqs=4, start_s=2.0) for name in "abc")
+    instances = tuple(spec(name, kv_tokens=4096, max_num_seqs=4, start_s=2.0, network_s=0.03) for name in "abc")
     events = (
+        Event(at_s=2.0, what=Happening.NETWORK_DELAY, value=0.5),
+        Event(at_s=2.5, what=Happening.NETWORK_DELAY, value=0.0),
         Event(at_s=3.0, what=Happening.CRASH, instance="a"),
+        Event(at_s=4.0, what=Happening.REDIS_OUTAGE, value=1.0),
         Event(at_s=6.0, what=Happening.DRAIN, instance="b"),
         Event(at_s=9.0, what=Happening.RESUME, instance="b"),
         Event(at_s=10.0, what=Happening.SLOW, instance="c", value=4.0),

@@ -202,6 +202,7 @@ def test_a_public_trace_goes_by_its_name(capsys: Out, tmp_path: Path, monkeypatc
         (("--policy", "tests.sim.nowhere:make"), "cannot be loaded"),
         (("--policy", "tests.sim.strangers:raises"), "ZeroDivisionError"),
         (("--load", "0.5", "--rate", "3"), "--rate"),
+        (("--fleet", "mixed", "--like", "llama-3.1-8b"), "--like is for a live fleet"),
         (("--slo", "interactive"), "interactive=2,0.05"),
         (("--html", "/does/not/exist/page.html"), "/does/not/exist/page.html"),
         (("--html", "."), "cannot write"),

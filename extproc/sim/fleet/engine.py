@@ -83,22 +83,29 @@ class Engine:
         """Whether its port is open; a draining engine still answers."""
         return self.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING)
 
-    def load(self) -> Load:
+    def kv_usage(self, now: float) -> float:
+        """Share of KV blocks that are held, in the iteration that runs now."""
+        step = self._step
+        if step is None or self.ends_s == _NO_END or step.iterations == 1:
+            return self.pool.usage
+        return self.scheduler.used_blocks_after(step.iterations_until(now - self._began_s)) / self.pool.total_blocks
+
+    def load(self, now: float) -> Load:
         """Its gauges, as vLLM's metrics would tell them."""
         scheduler = self.scheduler
-        return Load(running=scheduler.running, waiting=scheduler.waiting, kv_usage=self.pool.usage)
+        return Load(running=scheduler.running, waiting=scheduler.waiting, kv_usage=self.kv_usage(now))
 
-    def record(self) -> Instance:
+    def record(self, now: float) -> Instance:
         """What its agent reads right now."""
-        load = self.load() if self.takes_requests else Load()
+        load = self.load(now) if self.takes_requests else Load()
         return self.spec.record(self.incarnation, self._number, self.lifecycle, load)
 
-    def probe(self) -> Probe | None:
+    def probe(self, now: float) -> Probe | None:
         """Its own answer to a question; None while its port is closed."""
         if not self.takes_requests:
             return None
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        return Probe(running + waiting, running, waiting, self.pool.usage)
+        return Probe(running + waiting, running, waiting, self.kv_usage(now))
 
     def add(self, request: EngineRequest, now: float) -> None:
         """Queue a request; a stretch of decode steps ends at its next boundary. ValueError if it can never run."""
@@ -169,6 +176,7 @@ class Engine:
             step_overhead_s=spec.step_overhead_s,
         )
         self.scheduler.slowness = self.slowness
+        self._reset_pending = False
         self.ends_s = _NO_END
         self.version += 1
 

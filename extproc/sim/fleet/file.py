@@ -33,6 +33,8 @@ def read(path: Path, *, like: str = "") -> FleetSpec:
     try:
         if isinstance(content, list):
             return from_registry(content, path.stem, like=like)
+        if like:
+            raise ConfigError("--like is for a live fleet; in a fleet file put that model first under models")
         return _fleet(content, path.stem)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -32,7 +32,7 @@ class News:
         period_s = self._conditions.state_period_s
         for engine in self._engines.values():
             if engine.spec.at_start:
-                record = engine.record()
+                record = engine.record(0.0)
                 for policy in self._policies:
                     policy.published(record, 0.0, 0.0)
             self._clock.at(self._random.random() * period_s, self._read, engine)
@@ -42,7 +42,11 @@ class News:
         self._publish(engine)
 
     def silence(self, seconds: float) -> None:
-        """Redis is gone for a while: nothing is heard until then."""
+        """Redis is gone for a while: nothing is heard until then.
+
+        Reports of that time are lost; what adds up is heard afterwards, since KV logs are read again from where they
+        were left, and routers ask each other for what they missed.
+        """
         self._silent_until_s = max(self._silent_until_s, self._clock.now_s + seconds)
 
     def caches_changed(self, engine: Engine) -> None:
@@ -66,7 +70,7 @@ class News:
         now = self._clock.now_s
         self._clock.at(now + self._conditions.state_period_s, self._read, engine)
         load, read_s = self._told.get(engine.id, (None, float("-inf")))
-        if engine.load() == load and now < read_s + HEARTBEAT_S:
+        if engine.load(now) == load and now < read_s + HEARTBEAT_S:
             return
         if self._random.random() < self._conditions.state_loss:
             return
@@ -76,8 +80,8 @@ class News:
         now = self._clock.now_s
         if not engine.spec.at_start and not engine.up:
             return  # nobody has heard of it yet
-        self._told[engine.id] = engine.load(), now
-        self._clock.at(now + self._conditions.state_delay_s, self._deliver, engine.record(), now)
+        self._told[engine.id] = engine.load(now), now
+        self._clock.at(now + self._conditions.state_delay_s, self._deliver, engine.record(now), now)
 
     def _deliver(self, record: Instance, read_s: float) -> None:
         now = self._clock.now_s
@@ -87,10 +91,13 @@ class News:
             policy.published(record, read_s, now)
 
     def _tell_caches(self, engine: Engine) -> None:
-        self._caches_due.discard(engine.id)
         now = self._clock.now_s
+        if now < self._silent_until_s:
+            self._clock.at(self._silent_until_s + self._conditions.cache_delay_s, self._tell_caches, engine)
+            return
+        self._caches_due.discard(engine.id)
         stored, removed = engine.cache_news()
-        if now < self._silent_until_s or not (stored or removed):
+        if not (stored or removed):
             return
         for policy in self._policies:
             if policy.hears_caches:
@@ -98,6 +105,7 @@ class News:
 
     def _hear(self, speaker: int, item: object) -> None:
         if self._clock.now_s < self._silent_until_s:
+            self._clock.at(self._silent_until_s + self._conditions.peer_delay_s, self._hear, speaker, item)
             return
         for replica, policy in enumerate(self._policies):
             if replica != speaker:

@@ -39,6 +39,7 @@ class _Flight:
     engine: Engine | None = None
     request: EngineRequest | None = None
     ttft_s: float | None = None
+    heard_s: float = 0.0  # when the latest word of an engine arrives, or arrived: none overtakes another
 
 
 def replay(traffic: Traffic, fleet: FleetSpec, conditions: Conditions, name: str, factory: Factory) -> Run:
@@ -100,7 +101,7 @@ class _Replay:
             replicas=self._conditions.replicas,
             block_size_tokens=self._traffic.block_size_tokens,
             random=Random(f"policy {self._conditions.seed} {replica}"),
-            probe=lambda instance_id: self._engines[instance_id].probe(),
+            probe=lambda instance_id: self._engines[instance_id].probe(self._clock.now_s),
             engines=self._engines,
             common=self._common,
         )
@@ -131,7 +132,7 @@ class _Replay:
 
     def _deliver(self, flight: _Flight, engine: Engine) -> None:
         if not engine.takes_requests:
-            self._broken(flight)
+            self._back(flight, engine, self._broken, flight)
             return
         arrival = flight.ask.arrival
         request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes)
@@ -159,13 +160,16 @@ class _Replay:
         for request in progress.prefilled:
             flight = self._flights[request]
             if flight.ttft_s is None:
-                self._after(engine.network_s, self._first_token, flight, engine)
+                self._back(flight, engine, self._first_token, flight, engine)
         for request in progress.finished:
-            self._after(engine.network_s, self._finish, self._flights.pop(request))
+            flight = self._flights.pop(request)
+            self._back(flight, engine, self._finish, flight)
         self._news.caches_changed(engine)
         self._go_on(engine)
 
     def _first_token(self, flight: _Flight, engine: Engine) -> None:
+        if flight.ttft_s is not None:
+            return  # it was preempted while its first token was on the way
         flight.ttft_s = self._clock.now_s - flight.arrived_s
         self._policy(flight).first_token(flight.ask, engine.id, self._clock.now_s)
 
@@ -177,7 +181,8 @@ class _Replay:
         """All requests on an engine are lost with it."""
         lost = [request for request, flight in self._flights.items() if flight.engine is engine]
         for request in lost:
-            self._broken(self._flights.pop(request))
+            flight = self._flights.pop(request)
+            self._back(flight, engine, self._broken, flight)
 
     def _broken(self, flight: _Flight) -> None:
         """The instance refuses or breaks the connection: once an answer has begun, nobody can retry it."""
@@ -224,20 +229,26 @@ class _Replay:
             self._clock.at(max(arrival.at_s, now + arrival.think_s), self._arrive, index)
 
     def _sample(self) -> None:
-        engines = self._engines.values()
+        engines, now = self._engines.values(), self._clock.now_s
         self._samples.append(
             Sample(
-                self._clock.now_s,
+                now,
                 tuple([engine.scheduler.running for engine in engines]),
                 tuple([engine.scheduler.waiting for engine in engines]),
-                tuple([engine.pool.usage for engine in engines]),
+                tuple([engine.kv_usage(now) for engine in engines]),
                 tuple([engine.lifecycle is Lifecycle.READY for engine in engines]),
             )
         )
-        self._clock.at(self._clock.now_s + SAMPLE_S, self._sample)
+        self._clock.at(now + SAMPLE_S, self._sample)
 
     def _policy(self, flight: _Flight) -> Policy:
         return self._policies[flight.replica]
+
+    def _back(self, flight: _Flight, engine: Engine, call: Callable[..., None], *args: object) -> None:
+        """Call when word of an engine has come back to Envoy; in order, whatever the network's delay was meanwhile."""
+        now = self._clock.now_s
+        flight.heard_s = max(flight.heard_s, now + engine.network_s)
+        self._after(flight.heard_s - now, call, *args)
 
     def _after(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
         """Call at once where there is no delay: most fleets have none, and the clock is the hot path."""

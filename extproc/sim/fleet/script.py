@@ -45,6 +45,8 @@ class Script:
         now = self._clock.now_s
         match event.what:
             case Happening.CRASH:
+                if engine.lifecycle is Lifecycle.STOPPED:
+                    return  # it was not added yet: there is nothing to break
                 engine.crash(now)
                 self._lose(engine)
                 self._clock.at(now + NOTICE_S, self._start, engine)

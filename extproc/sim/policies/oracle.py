@@ -61,8 +61,9 @@ class Oracle:
             place = self._places.setdefault(engine.id, _Place())
             uncached_tokens = ask.arrival.prompt_tokens - self._cached_tokens(engine, place, ask)
             cost_s = _added_s(engine, place, ask, uncached_tokens, now)
-            if best is None or (cost_s, self._random.random()) < best[:2]:
-                best = cost_s, self._random.random(), engine, uncached_tokens
+            drawn = self._random.random()  # equals are drawn evenly
+            if best is None or (cost_s, drawn) < best[:2]:
+                best = cost_s, drawn, engine, uncached_tokens
         if best is None:
             return None
         _, _, engine, uncached_tokens = best

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import msgspec
 
-from extproc.core.events import Published
+from extproc.core.degradation import REDIS_STALE_AFTER_S
+from extproc.core.events import Published, State
 from extproc.core.kv_delta import KvDelta
 from extproc.core.model import Decision, Features, Instance, KvLayout, Outcome, Request
 from extproc.core.output_lengths import AnswerKind
@@ -55,6 +56,8 @@ class Ours:
 
     def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
         """A record arrives from Redis."""
+        if now > self.router.fleet.contact_at_s + REDIS_STALE_AFTER_S:
+            self._recover(now)
         known = self._keys.get(instance.id)
         if known != instance.key:
             if known is not None:
@@ -64,6 +67,12 @@ class Ours:
             self.router.kv.apply(instance.key, KvDelta(self._block_size_tokens, cleared=True))
         aged = msgspec.structs.replace(instance, age_s=now - observed_at_s)
         self.router.take(self.router.fleet.apply(Published(instance=aged), now))
+
+    def _recover(self, now: float) -> None:
+        """Redis is back after a silence, and empty: records stay until agents have had time to publish again."""
+        fleet = self.router.fleet
+        fleet.lost()
+        self.router.take(fleet.resync(State(seq=None, records=(), orders={}), now))
 
     def cache_changed(self, instance_id: str, stored: Sequence[int], removed: Sequence[int], now: float) -> None:
         """Its agent's KV log goes on."""

@@ -288,6 +288,14 @@ def test_a_live_fleet_of_an_unknown_model_is_simulated_like_a_known_one(tmp_path
     assert read(path, like="llama-3.1-8b").instances[0].models == ("llama-3.1-8b", "our-own-8b")
 
 
+def test_a_described_fleet_takes_no_model_in_the_place_of_its_own(tmp_path: Path) -> None:
+    """What `--like` asks for would be left undone in silence."""
+    path = written(tmp_path, "instances: [{id: a, models: [llama-3.1-8b], hardware: l40s}]")
+    assert read(path).instances
+    with pytest.raises(ConfigError, match="put that model first under models"):
+        read(path, like="qwen3-8b")
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
