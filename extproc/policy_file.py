@@ -21,7 +21,7 @@ import msgspec
 
 from extproc.adapters import yaml_files
 from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, Slo
-from extproc.core.model import RequestClass
+from extproc.core.request import RequestClass
 from extproc.core.zones import UNLISTED, Crossing, Zones
 from extproc.errors import ConfigError
 

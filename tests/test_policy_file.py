@@ -8,7 +8,7 @@ import pytest
 
 from extproc.cli import main
 from extproc.core.classes import DEFAULT_CLASSES, Slo
-from extproc.core.model import RequestClass
+from extproc.core.request import RequestClass
 from extproc.core.zones import UNLISTED, Crossing
 from extproc.policy_file import OperatorPolicy, load_policy
 

@@ -15,7 +15,7 @@ from extproc.adapters.persistence import persist
 from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
 from extproc.core.events import DEFAULT_TTL_S, Event, Record, State, Unusable, decode_event, decode_instance
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle
 
 if TYPE_CHECKING:
     import asyncio

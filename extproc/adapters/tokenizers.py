@@ -16,7 +16,7 @@ from typing import Self, TypeAlias
 
 from extproc.adapters.chat_template import TemplateError
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
-from extproc.core.model import Countable
+from extproc.core.request import Countable
 from extproc.core.tokens import ExactCount
 
 DEFAULT_BUDGET_S = 0.05

@@ -14,7 +14,7 @@ import msgspec
 from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.kv_events import KvEventsSettings
 from extproc.core.events import fault
-from extproc.core.model import Capability, Instance, Lifecycle, Role
+from extproc.core.instance import Capability, Instance, Lifecycle, Role
 from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
 

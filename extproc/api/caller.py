@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from extproc.core.model import Caller, RequestClass
 from extproc.core.placement import parse_placement
+from extproc.core.request import Caller, RequestClass
 
 _NOBODY = Caller()
 _LONGEST = 200  # characters of a name that a client chooses

@@ -8,7 +8,8 @@ from enum import StrEnum
 import orjson
 
 from extproc.api.body import BodyError
-from extproc.core.model import Decision, Reason, Request
+from extproc.core.decision import Decision, Reason
+from extproc.core.request import Request
 
 
 class Dialect(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import orjson
 
 from extproc.core.fleet import Member
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 
 
 def is_models_page(method: str, path: str) -> bool:

@@ -10,7 +10,8 @@ from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.openai_chat import chat_pieces
 from extproc.api.prompts import Prompts, longest_share, prompts_of
-from extproc.core.model import Capability, Prompt
+from extproc.core.instance import Capability
+from extproc.core.request import Prompt
 
 _COHERE = ("texts", "images", "inputs")
 

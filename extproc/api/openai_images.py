@@ -10,7 +10,8 @@ from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.multipart import Form
 from extproc.api.openai_audio import digest_of
-from extproc.core.model import Capability, Prompt
+from extproc.core.instance import Capability
+from extproc.core.request import Prompt
 
 
 def parse_generation(body: Body) -> Prompt:

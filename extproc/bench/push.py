@@ -11,7 +11,7 @@ import msgspec
 
 from extproc.adapters.registry import Registry
 from extproc.core.fleet import Change, Fleet
-from extproc.core.model import Instance, Lifecycle, Load
+from extproc.core.instance import Instance, Lifecycle, Load
 
 _FLEET = "bench-push"
 _PATIENCE_S = 10.0

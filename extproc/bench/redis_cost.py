@@ -18,7 +18,7 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
 from extproc.core.fleet import Fleet
-from extproc.core.model import Instance, Lifecycle, Load
+from extproc.core.instance import Instance, Lifecycle, Load
 
 _DELTA_BYTES = 1024  # one append a second: the blocks that ten requests a second of 4,000 tokens add and drop
 _SNAPSHOT_BYTES = 200_000  # 25,000 blocks of 8 bytes, an H100 with a 70B model

@@ -11,7 +11,7 @@ import orjson
 
 from extproc.adapters import wire
 from extproc.core.events import Published
-from extproc.core.model import Instance, Lifecycle, Load
+from extproc.core.instance import Instance, Lifecycle, Load
 from extproc.core.router import Router
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import Errand, RequestBody, RequestHeaders

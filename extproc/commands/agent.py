@@ -20,7 +20,7 @@ from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSetti
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.events import DEFAULT_TTL_S
-from extproc.core.model import Role
+from extproc.core.instance import Role
 from extproc.core.profile import KNOWN_HARDWARE
 from extproc.errors import ConfigError
 

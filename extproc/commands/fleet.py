@@ -15,14 +15,14 @@ from extproc.adapters.registry import Registry
 from extproc.commands import fleet_profiles
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet import Fleet, Member
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from extproc.core.speed_records import merge
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from extproc.core.model import Host, Instance
+    from extproc.core.instance import Host, Instance
 
 HELP = "Show the live fleet; drain, resume or remove an instance."
 EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from extproc.core.instance import Instance
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Features, Instance, Outcome
+from extproc.core.outcome import Features, Outcome
 from extproc.core.output_lengths import AnswerKind, Expected, OutputLengths
 from extproc.core.speed import Speed
 from extproc.core.speed_records import KindRecord

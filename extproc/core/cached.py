@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from extproc.core.arrays import Flags, Floats
+from extproc.core.decision import Claims
 from extproc.core.kv_index import Hit
-from extproc.core.model import Claims, KvLayout, Request
+from extproc.core.request import KvLayout, Request
 from extproc.core.snapshot import Snapshot
 
 

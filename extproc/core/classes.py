@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from extproc.core.arrays import Floats, Number
-from extproc.core.model import Request, RequestClass
+from extproc.core.request import Request, RequestClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

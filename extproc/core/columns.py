@@ -16,12 +16,14 @@ import numpy as np
 from extproc.core.arrays import Flags, Floats
 from extproc.core.communication import way_to
 from extproc.core.constraints import Demand, misfit, room_tokens
+from extproc.core.decision import Rejection
 from extproc.core.fleet import Member
 from extproc.core.host_pressure import waits
+from extproc.core.instance import Instance, Lifecycle
 from extproc.core.limits import limits_of
-from extproc.core.model import Instance, KvLayout, Lifecycle, Rejection
 from extproc.core.money import typical_price
 from extproc.core.pace import MEMORY_S
+from extproc.core.request import KvLayout
 from extproc.core.work import Work, block_size_tokens
 
 if TYPE_CHECKING:

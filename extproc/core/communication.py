@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from extproc.core.arrays import Number
-from extproc.core.model import Instance, Request
+from extproc.core.instance import Instance
+from extproc.core.request import Request
 from extproc.core.zones import Zones
 
 _WINDOW_BYTES = 14_600  # sent before the first acknowledgement: ten segments of 1,460 bytes (RFC 6928)

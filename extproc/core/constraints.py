@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from extproc.core.arrays import Flags
 from extproc.core.classes import limit_for, limits_for, weights_for
+from extproc.core.decision import Reason, Rejection
 from extproc.core.fleet import Member
+from extproc.core.instance import Capability, Instance, Lifecycle, Role
 from extproc.core.limits import limits_of
-from extproc.core.model import Capability, Instance, Lifecycle, Reason, Rejection, Request, Role
 from extproc.core.placed import misplaced
 from extproc.core.placement import Placement
+from extproc.core.request import Request
 from extproc.core.work import Work, block_size_tokens
 
 if TYPE_CHECKING:

@@ -19,11 +19,12 @@ from extproc.core.cached import Hits
 from extproc.core.classes import weights_for
 from extproc.core.columns import Columns
 from extproc.core.communication import communication_s, crossing_money
+from extproc.core.decision import Candidate, Claims, Cost
 from extproc.core.fleet import Member
 from extproc.core.host_pressure import work_s
-from extproc.core.model import Candidate, Claims, Cost, Request
 from extproc.core.money import compute_money, instance_s, money_s
 from extproc.core.pace import kept, prefill_share
+from extproc.core.request import Request
 from extproc.core.slow_start import WINDOW_S, slow_start_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.staleness import doubt_s, doubt_share, old_from_s

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extproc.core.constraints import room_tokens
-from extproc.core.model import Instance, KvLayout, Lifecycle, Request
+from extproc.core.instance import Instance, Lifecycle
+from extproc.core.request import KvLayout, Request
 from extproc.core.snapshot import Snapshot
 
 _DOUBTFUL_EVERY = 16

@@ -10,7 +10,8 @@ from extproc.core.arrays import Floats
 from extproc.core.cached import Cached
 from extproc.core.constraints import Fitting, fitting, obstacle
 from extproc.core.cost import Pricing
-from extproc.core.model import Decision, Rejection, Request
+from extproc.core.decision import Decision, Rejection
+from extproc.core.request import Request
 from extproc.core.snapshot import Policy, Snapshot
 
 

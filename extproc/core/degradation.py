@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from extproc.core.fleet import Fleet
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 
 # A living registry is heard at least every 0.4 s, and a dead one is given up after 1.6 s.
 REDIS_STALE_AFTER_S = 2.0

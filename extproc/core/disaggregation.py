@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from extproc.core.classes import ClassWeights
+from extproc.core.decision import Candidate, Cost
+from extproc.core.instance import Instance, Role
 from extproc.core.links import ETHERNET, between
-from extproc.core.model import Candidate, Cost, Instance, Role
 from extproc.core.money import money_s
 from extproc.core.shapes import kv_bytes_per_token
 from extproc.core.work import block_size_tokens

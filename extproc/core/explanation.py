@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from extproc.core.decision import Candidate, Cost, Decision, Reason, Rejection
 from extproc.core.measured import Measured
-from extproc.core.model import Candidate, Cost, Decision, Reason, Rejection, Request
 from extproc.core.nearest_miss import Miss, distance, nearest_miss
 from extproc.core.rejection_text import said
+from extproc.core.request import Request
 from extproc.core.snapshot import Policy, Snapshot
 
 WEIGHTS = "weights"  # name of the term that is no field of `Cost`

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from extproc.core.beliefs import Beliefs
-from extproc.core.model import Caller, KvLayout, Prompt, Request, RequestClass
 from extproc.core.output_lengths import AnswerKind, Expected
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
+from extproc.core.request import Caller, KvLayout, Prompt, Request, RequestClass
 from extproc.core.tokens import Estimate, ExactCount
 from extproc.core.work import DEFAULT_BLOCK_SIZE_TOKENS
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from extproc.core.events import DEFAULT_TTL_S, Event, Ordered, Published, Record, Removed, State, Unusable
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle
 
 __all__ = [
     "DEFAULT_TTL_S",

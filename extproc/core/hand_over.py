@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 
 
 class HandOver(StrEnum):

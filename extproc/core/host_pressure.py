@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from extproc.core.model import Host, Request
+from extproc.core.instance import Host
+from extproc.core.request import Request
 
 # Host work of one engine step, scheduling and launching: real engines add about 3 to 10 ms a step to the kernels' time
 # (the note of the profile table that `core.profile` is made from). The lower end; the rest is in the learned speed.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from extproc.core.instance import Instance
 from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.model import Instance, KvLayout
 from extproc.core.prefix import PrefixIndex
+from extproc.core.request import KvLayout
 
 
 @dataclass(frozen=True, slots=True)

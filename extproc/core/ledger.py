@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 from extproc.core.work import IDLE, OURS, Ended, Gauges, Place, Reservation, Work, block_size_tokens, line_up, settle
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 
 if TYPE_CHECKING:
     from extproc.core.snapshot import Policy

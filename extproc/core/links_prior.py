@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from extproc.core.instance import Instance
 from extproc.core.links import ETHERNET, NVLINK, PCIE, Link, between, inside
-from extproc.core.model import Instance
 from extproc.core.profile import Profile
 from extproc.core.shapes import Shape, shape_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extproc.core.model import Instance
+    from extproc.core.instance import Instance
     from extproc.core.work import Work
 
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.model import Outcome
+from extproc.core.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

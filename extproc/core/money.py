@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from extproc.core.arrays import Number
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 
 _HOUR_S = 3600.0
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.model import Decision, Lifecycle, Reason, Rejection, Request
+from extproc.core.decision import Decision, Reason, Rejection
+from extproc.core.instance import Lifecycle
 from extproc.core.rejection_text import said
+from extproc.core.request import Request
 from extproc.core.retry_after import wait_s
 from extproc.core.snapshot import Snapshot
 

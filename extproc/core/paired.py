@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
+from extproc.core.decision import Decision, Reason, Rejection
 from extproc.core.disaggregation import Pair
 from extproc.core.hand_over import HandOver, names_who_answers
-from extproc.core.model import Decision, Reason, Rejection, Request
 from extproc.core.near_tie import draw_near_tie
 from extproc.core.pairing import Pairing, as_candidate
+from extproc.core.request import Request
 from extproc.core.snapshot import Policy, Snapshot
 
 

@@ -11,10 +11,12 @@ from extproc.core.cached import Cached, Hits
 from extproc.core.classes import weights_for
 from extproc.core.constraints import cramped, demand_of, doubtful, misfit, unable
 from extproc.core.cost import Pricing
+from extproc.core.decision import Candidate, Cost, Rejection
 from extproc.core.disaggregation import Half, Pair, Transfer, rank_pairs, takes_decode, takes_prefill
 from extproc.core.fleet import Member
 from extproc.core.hand_over import can_pair
-from extproc.core.model import Candidate, Cost, Instance, Rejection, Request
+from extproc.core.instance import Instance
+from extproc.core.request import Request
 from extproc.core.snapshot import Snapshot
 
 _SOUND, _SILENT, _TIGHT = range(3)  # how well an instance stands; `decide` has the same order

@@ -6,8 +6,9 @@ somewhere.
 
 from __future__ import annotations
 
+from extproc.core.decision import Reason, Rejection
+from extproc.core.instance import Instance
 from extproc.core.links import as_fast
-from extproc.core.model import Instance, Reason, Rejection
 from extproc.core.placement import ANYWHERE, Placement, matches
 
 _UNKNOWN = "unknown"

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from extproc.core.model import CacheSource, Outcome
+from extproc.core.decision import CacheSource
+from extproc.core.outcome import Outcome
 
 _MEMORY_CHECKS = 50  # what is older than about this many checks is forgotten
 _PRIOR_TOKENS = 2_000.0  # claims of so many tokens are taken as borne out before anything was seen

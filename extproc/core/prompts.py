@@ -6,7 +6,9 @@ also over once it could have been computed and its engine's report shows fewer r
 
 from __future__ import annotations
 
-from extproc.core.model import Candidate, Load, Request
+from extproc.core.decision import Candidate
+from extproc.core.instance import Load
+from extproc.core.request import Request
 from extproc.core.work import OURS, Reservation, Work
 
 _SUFFIX = "/prompt"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.model import Reason, Rejection
+from extproc.core.decision import Reason, Rejection
 
 _NAMES_SHOWN = 4
 _NUMBERS = {  # what the two numbers of a reason count

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
+from extproc.core.decision import Decision, Reason
 from extproc.core.fleet import Member
-from extproc.core.model import Decision, Lifecycle, Reason, Request
+from extproc.core.instance import Lifecycle
+from extproc.core.request import Request
 from extproc.core.snapshot import Snapshot
 from extproc.core.work import Work
 

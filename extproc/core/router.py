@@ -12,18 +12,21 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.columns import Columns
 from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
+from extproc.core.decision import CacheSource, Candidate, Decision
 from extproc.core.fleet import Change, Fleet
 from extproc.core.hand_over import HandOver
+from extproc.core.instance import Instance
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.limits import limits_of
 from extproc.core.load_meter import LoadMeter, MetLoad
-from extproc.core.model import CacheSource, Candidate, Decision, Features, Instance, Outcome, Request
+from extproc.core.outcome import Features, Outcome
 from extproc.core.paired import paired
 from extproc.core.prefix import PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
 from extproc.core.recent_prefixes import RecentPrefixes
+from extproc.core.request import Request
 from extproc.core.slow_start import WarmUps
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speed_records import KindRecord

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from extproc.core.model import Candidate, Request
+from extproc.core.decision import Candidate
+from extproc.core.request import Request
 
 MARGIN_SHARE = 0.1  # of the best cost: what a prediction may be off by
 MARGIN_LIMIT_S = 0.1  # a long answer's 10 % are seconds: worth a move

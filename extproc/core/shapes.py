@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 from extproc.core.profile import family
 
 

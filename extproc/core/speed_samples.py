@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Features, Outcome
+from extproc.core.outcome import Features, Outcome
 from extproc.core.speed import Speed
 from extproc.core.step_times import Phase, Sample
 

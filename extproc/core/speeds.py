@@ -6,10 +6,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from extproc.core.instance import Instance
 from extproc.core.kind import Kind, common_speed, own_speed
 from extproc.core.links_prior import with_links
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Instance, Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
 from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_now, steps_told

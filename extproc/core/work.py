@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 from extproc.core.pace import Pace
 
 DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell

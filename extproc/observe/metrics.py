@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from extproc.core.degradation import Rung
 from extproc.core.measured import prediction_errors
-from extproc.core.model import Features, Outcome
+from extproc.core.outcome import Features, Outcome
 from extproc.core.output_lengths import Calibration
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from extproc.core.decision import Decision
 from extproc.core.explanation import Explanation
-from extproc.core.model import Decision, Outcome, Request
+from extproc.core.outcome import Outcome
+from extproc.core.request import Request
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from extproc.core.explanation import Explanation, Material, explain
 from extproc.core.measured import Measured, measured
-from extproc.core.model import Features, Outcome
+from extproc.core.outcome import Features, Outcome
 
 MOST_DECISIONS = 200
 MOST_REJECTIONS = 20_000  # some 100 bytes each

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.kv_log import KvLog, KvNews, Whole
 from extproc.core import kv_delta
+from extproc.core.instance import Lifecycle
 from extproc.core.kv_delta import KvDelta, KvDeltaError, merged, pieces
 from extproc.core.kv_freshness import KvFreshness
-from extproc.core.model import Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

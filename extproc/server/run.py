@@ -20,7 +20,8 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
-from extproc.core.model import CacheSource, Outcome
+from extproc.core.decision import CacheSource
+from extproc.core.outcome import Outcome
 from extproc.core.profile import profile_for
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount

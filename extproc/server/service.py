@@ -16,7 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
-from extproc.core.model import Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.router import Router
 from extproc.core.tokens import ExactCount
 from extproc.core.verdict import Attempt

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from extproc.core.model import Countable, Features
+from extproc.core.outcome import Features
+from extproc.core.request import Countable
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""

@@ -13,7 +13,7 @@ from extproc.agent.backend import Backend
 from extproc.agent.settings import AgentSettings
 from extproc.agent.sources import Source, given
 from extproc.core.fleet import Fleet
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle
 from tests.redis_server import RedisServer
 
 PERIOD_S = 0.05

@@ -14,7 +14,7 @@ import pytest
 from extproc.adapters.registry import Registry
 from extproc.cli import main
 from extproc.core.events import State
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import LONG_S
 from tests.redis_server import RedisServer, free_port

@@ -18,7 +18,8 @@ from extproc.api import (
 )
 from extproc.api.body import MAX_MESSAGES, BodyError
 from extproc.api.content import MARK
-from extproc.core.model import Capability, Prompt
+from extproc.core.instance import Capability
+from extproc.core.request import Prompt
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from grpc_health.v1 import health, health_pb2_grpc
 
 from extproc.adapters import wire
-from extproc.core.model import Features
+from extproc.core.outcome import Features
 from extproc.server.service import MAX_MESSAGE_BYTES
 from extproc.stream.messages import Continue, PassOn, RequestBody, RequestHeaders, ResponseHeaders, RouteTo, Trailers
 

@@ -6,7 +6,8 @@ import itertools
 from typing import Any
 
 from extproc.core.fleet import Published
-from extproc.core.model import Instance, Lifecycle, Load, Request
+from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.request import Request
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 

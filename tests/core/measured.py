@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from extproc.core.instance import Instance
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Features, Instance, Outcome
+from extproc.core.outcome import Features, Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speeds import Speeds
 from tests.core.builders import MODEL

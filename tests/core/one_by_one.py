@@ -14,12 +14,13 @@ from extproc.core import cost as core
 from extproc.core.classes import weights_for
 from extproc.core.communication import answer_bytes, network_wait_s, round_trips
 from extproc.core.constraints import demand_of, misfit, obstacle
+from extproc.core.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
 from extproc.core.fleet import Member
 from extproc.core.host_pressure import waits, work_s
 from extproc.core.kv_index import Hit
-from extproc.core.model import Candidate, Claims, Cost, Decision, Reason, Rejection, Request
 from extproc.core.money import typical_price
 from extproc.core.pace import MEMORY_S
+from extproc.core.request import Request
 from extproc.core.slow_start import slow_start_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.speed import Speed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, Slo, limit_for, missed_s, weights_for
-from extproc.core.model import RequestClass
+from extproc.core.request import RequestClass
 from tests.core.builders import request
 
 POLICY = ClassPolicy()

@@ -10,22 +10,12 @@ import pytest
 from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.columns import _MOST_TABLES
 from extproc.core.decide import decide
+from extproc.core.decision import CacheSource, Cost, Decision
 from extproc.core.events import Removed
+from extproc.core.instance import Capability, Host, Lifecycle, Load, Role
 from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.model import (
-    CacheSource,
-    Capability,
-    Cost,
-    Decision,
-    Host,
-    KvLayout,
-    Lifecycle,
-    Load,
-    Request,
-    RequestClass,
-    Role,
-)
 from extproc.core.placement import parse_placement
+from extproc.core.request import KvLayout, Request, RequestClass
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.work import Reservation

@@ -15,7 +15,7 @@ from extproc.core.communication import (
     way_to,
 )
 from extproc.core.host_pressure import waits, work_s
-from extproc.core.model import Host
+from extproc.core.instance import Host
 from extproc.core.money import compute_money, instance_s, money_s, typical_price
 from extproc.core.zones import UNLISTED, Crossing, Zones
 from tests.core.builders import instance, request

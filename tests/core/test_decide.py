@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
+from extproc.core.decision import Reason
 from extproc.core.events import Record, State
-from extproc.core.model import Capability, Lifecycle, Load, Reason
+from extproc.core.instance import Capability, Lifecycle, Load
 from extproc.core.snapshot import Policy
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
 

@@ -9,7 +9,7 @@ import pytest
 from extproc.core.degradation import REDIS_STALE_AFTER_S, Degradation, Ladder, Rung, Step, degradation
 from extproc.core.events import Ordered, Published, Record, Removed, State
 from extproc.core.fleet import Fleet
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from tests.core.builders import instance
 
 STALE_AFTER_S = 5.0

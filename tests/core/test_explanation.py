@@ -10,25 +10,15 @@ import orjson
 import pytest
 
 from extproc.core.decide import decide
+from extproc.core.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
 from extproc.core.explanation import WEIGHTS, Explanation, Material, cached_source, explain, material, terms
 from extproc.core.explanation_text import COLUMNS, LINE_BYTES, as_line, as_text
+from extproc.core.instance import Capability, Instance, Lifecycle
 from extproc.core.measured import Measured, measured, prediction_errors
-from extproc.core.model import (
-    Candidate,
-    Capability,
-    Claims,
-    Cost,
-    Decision,
-    Instance,
-    KvLayout,
-    Lifecycle,
-    Outcome,
-    Reason,
-    Rejection,
-    Request,
-)
 from extproc.core.nearest_miss import distance
+from extproc.core.outcome import Outcome
 from extproc.core.rejection_text import said
+from extproc.core.request import KvLayout, Request
 from extproc.core.snapshot import Policy
 from tests.core.builders import blocks, instance, request, router
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extproc.core.model import Reason
+from extproc.core.decision import Reason
 from extproc.core.router import Router
 from extproc.core.verdict import Attempt
 from tests.core.builders import instance, request, router

@@ -7,7 +7,7 @@ import pytest
 
 from extproc.core.events import Record, Removed, State, Unusable, decode_event, decode_instance
 from extproc.core.fleet import Fleet, Ordered, Published
-from extproc.core.model import Lifecycle, Load
+from extproc.core.instance import Lifecycle, Load
 from tests.core.builders import instance
 
 

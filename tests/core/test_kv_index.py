@@ -8,9 +8,11 @@ import pytest
 
 from extproc.core.counting import Wish, wish_for
 from extproc.core.decide import decide
+from extproc.core.decision import CacheSource, Claims
+from extproc.core.instance import Lifecycle
 from extproc.core.kv_delta import KvDelta
 from extproc.core.kv_index import Hit, KvIndex
-from extproc.core.model import CacheSource, Claims, KvLayout, Lifecycle
+from extproc.core.request import KvLayout
 from extproc.core.snapshot import Policy
 from tests.core.builders import MODEL, blocks, instance, request, router
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from extproc.core.features import request_of
-from extproc.core.model import Caller, Features, Outcome, Prompt, Request
+from extproc.core.outcome import Features, Outcome
+from extproc.core.request import Caller, Prompt, Request
 from extproc.core.router import Router
 from tests.core.builders import MODEL, instance, request, router
 

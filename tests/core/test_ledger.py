@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.instance import Load
 from extproc.core.ledger import Ledger
-from extproc.core.model import Load
 from extproc.core.retry_after import first_end_s
 from extproc.core.work import Reservation
 from tests.core.builders import instance

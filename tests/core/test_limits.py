@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.decision import Reason
 from extproc.core.limits import Limits, limits_of
-from extproc.core.model import Reason
 from extproc.core.snapshot import Policy
 from tests.core.builders import instance, request, router
 

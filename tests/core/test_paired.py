@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from extproc.core.constraints import doubtful
+from extproc.core.decision import Decision, Reason
 from extproc.core.explanation import explain, material
 from extproc.core.explanation_text import as_text
 from extproc.core.hand_over import WORKER_ID_TAG, HandOver
+from extproc.core.instance import Instance, Lifecycle, Load, Role
 from extproc.core.ledger import Ledger
 from extproc.core.measured import prediction_errors
-from extproc.core.model import Decision, Instance, Lifecycle, Load, Outcome, Reason, Role
+from extproc.core.outcome import Outcome
 from extproc.core.pairing import Pairing
 from extproc.core.prompts import prompt_id
 from extproc.core.router import Router

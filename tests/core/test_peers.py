@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extproc.core import outbox
 from extproc.core.bookings import MAX_ENTRIES, Batch, Booked, Over, decode, encode
-from extproc.core.model import Load
+from extproc.core.instance import Load
 from tests.core.builders import instance
 from tests.core.replicas import (
     AFTER_LEASE_S,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.decide import decide
-from extproc.core.model import Reason, Role
+from extproc.core.decision import Reason
+from extproc.core.instance import Role
 from extproc.core.placed import misplaced
 from extproc.core.placement import ANYWHERE, Placement, parse_placement
 from tests.core.builders import instance, request, router

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.core.decision import CacheSource
 from extproc.core.kv_delta import KvDelta
-from extproc.core.model import CacheSource, KvLayout, Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.prefix_trust import PrefixTrust
+from extproc.core.request import KvLayout
 from extproc.core.router import Router
 from tests.core.builders import MODEL, blocks, instance, request, router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle
 from extproc.core.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy

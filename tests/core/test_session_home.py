@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.model import Candidate, Cost
+from extproc.core.decision import Candidate, Cost
 from extproc.core.session_home import SessionHomes, stay
 from tests.core.builders import instance, request
 

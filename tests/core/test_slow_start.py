@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.fleet import Fleet, Ordered, Published, Record, State
-from extproc.core.model import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle
 from extproc.core.router import Router
 from extproc.core.slow_start import ANSWERS, WINDOW_S, WarmUps, slow_start_s
 from tests.core.builders import instance, publish

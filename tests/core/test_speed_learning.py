@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from extproc.core.instance import Instance
 from extproc.core.kind import OPTIMISM_LIMIT, OPTIMISM_REQUESTS
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Instance, Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speeds import Speeds
 from tests.core.builders import MODEL, instance

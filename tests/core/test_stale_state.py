@@ -6,8 +6,8 @@ from collections import Counter
 
 import msgspec
 
+from extproc.core.decision import Reason
 from extproc.core.fleet import Published
-from extproc.core.model import Reason
 from extproc.core.router import Router
 from tests.core.builders import instance, request, router
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from extproc.core.explanation import Material, material
-from extproc.core.model import Features, Outcome
+from extproc.core.outcome import Features, Outcome
 from extproc.core.router import Router
 from extproc.observe.recent import LAST, RecentDecisions
 from tests.core.builders import blocks, instance, request, router

@@ -12,7 +12,7 @@ import pytest
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
 from extproc.core.fleet import Fleet
-from extproc.core.model import Lifecycle, Load
+from extproc.core.instance import Lifecycle, Load
 from extproc.errors import RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer, free_port

@@ -15,7 +15,7 @@ from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
 from extproc.cli import main
 from extproc.core.fleet import Fleet
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from extproc.errors import RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer

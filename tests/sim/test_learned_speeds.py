@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.core.instance import Instance
 from extproc.core.load_meter import MetLoad
-from extproc.core.model import Instance, Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speed import Speed
 from extproc.sim.fleet.builtin import STEP_OVERHEAD_S, mixed

@@ -9,7 +9,8 @@ import pytest
 
 from extproc.api.caller import Trust
 from extproc.core.hand_over import HandOver
-from extproc.core.model import Conversation, Instance, Lifecycle, Role
+from extproc.core.instance import Instance, Lifecycle, Role
+from extproc.core.request import Conversation
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens import ExactCount

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from extproc.adapters.kv_events import KvEventsSettings, follow
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.core.fleet import Published
+from extproc.core.instance import Instance
 from extproc.core.kv_delta import KvDelta, decode, encode
 from extproc.core.kv_fold import KvFold
-from extproc.core.model import Instance, KvLayout
 from extproc.core.prefix_chain import prefix_salt, token_chain
+from extproc.core.request import KvLayout
 from extproc.core.router import Router
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import CountTokens, RequestBody, RequestHeaders

@@ -23,7 +23,7 @@ from extproc.adapters.engines.reading import (
     total,
     whole,
 )
-from extproc.core.model import Load
+from extproc.core.instance import Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import HttpVersion11, web
 
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from extproc.core.profile import profile_for
 from extproc.errors import ConfigError
 from extproc.sim.engine import openai_answers, openai_wire, tokenizer

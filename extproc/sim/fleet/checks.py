@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from extproc.core.events import fault
-from extproc.core.model import Lifecycle, Load
+from extproc.core.instance import Lifecycle, Load
 from extproc.core.profile import KNOWN_HARDWARE, family, fitted_on
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import Event, FleetSpec, Happening, InstanceSpec

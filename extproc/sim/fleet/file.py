@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from extproc.adapters import yaml_files
-from extproc.core.model import Instance
+from extproc.core.instance import Instance
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.entries import FleetFile, Happens, entry_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.entries import describe
@@ -13,7 +13,7 @@ from extproc.sim.fleet.spec import FleetSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from extproc.core.model import Instance
+    from extproc.core.instance import Instance
     from extproc.sim.fleet.spec import InstanceSpec
 
 _ALIKE = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from extproc.core.model import Lifecycle
+from extproc.core.instance import Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine

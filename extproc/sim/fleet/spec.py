@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from extproc.core.model import Capability, Instance, Lifecycle, Load
+from extproc.core.instance import Capability, Instance, Lifecycle, Load
 from extproc.core.profile import Profile, profile_for
 
 DEFAULT_KV_TOKENS = 467_000  # beside an 8B model in BF16 on 80 GB

@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import msgspec
 
+from extproc.core.decision import Decision
 from extproc.core.degradation import REDIS_STALE_AFTER_S
 from extproc.core.events import Published, State
+from extproc.core.instance import Instance
 from extproc.core.kv_delta import KvDelta
-from extproc.core.model import Decision, Features, Instance, KvLayout, Outcome, Request
+from extproc.core.outcome import Features, Outcome
 from extproc.core.output_lengths import AnswerKind
+from extproc.core.request import KvLayout, Request
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy as Rules
 from extproc.core.work import Reservation

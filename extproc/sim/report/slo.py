@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from extproc.core.model import RequestClass
+from extproc.core.request import RequestClass
 from extproc.errors import ConfigError
 
 _FORM = (

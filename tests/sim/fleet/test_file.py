@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.model import Capability, Instance, Lifecycle, Load
+from extproc.core.instance import Capability, Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.file import as_yaml, read

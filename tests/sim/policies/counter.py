@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from extproc.core.model import Instance, Lifecycle, Load
+from extproc.core.instance import Instance, Lifecycle, Load
 from extproc.sim.policies.policy import Ask, Ending, Policy, Probe, Setting
 from extproc.sim.traffic.arrival import Arrival
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.model import Load
+from extproc.core.instance import Load
 from extproc.sim.policies.catalog import load
 from extproc.sim.policies.policy import Ending
 from extproc.sim.policies.smetric import work

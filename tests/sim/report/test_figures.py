@@ -7,8 +7,8 @@ from math import nan, sqrt
 
 import pytest
 
-from extproc.core.model import RequestClass
 from extproc.core.profile import profile_for
+from extproc.core.request import RequestClass
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.report.figures import as_json, figures
 from extproc.sim.report.run import Fate

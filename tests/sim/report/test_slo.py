@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.model import RequestClass
+from extproc.core.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.sim.report.slo import DEFAULT_SLOS, Slo, parse_slos
 

@@ -1,0 +1,118 @@
+"""An inference instance, as its agent publishes it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Lifecycle(StrEnum):
+    """What an instance is doing with its life; only `READY` takes new requests."""
+
+    STARTING = "Starting"  # the process exists, its port does not answer yet
+    LOADING = "Loading"  # the port answers, the model is not served yet
+    READY = "Ready"
+    DRAINING = "Draining"  # finishes what it has, takes nothing new
+    UNHEALTHY = "Unhealthy"  # does not answer, or answers that it is ill
+    STOPPED = "Stopped"  # ended on purpose
+
+
+class Capability(StrEnum):
+    """What a request needs an instance to be able to do."""
+
+    VISION = "vision"
+    AUDIO = "audio"
+    TOOLS = "tools"
+    JSON_SCHEMA = "json_schema"  # or a grammar: constrained output of any kind
+    LOGPROBS = "logprobs"
+    REASONING = "reasoning"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TRANSCRIPTION = "transcription"
+    IMAGE_GENERATION = "image_generation"
+
+
+class Role(StrEnum):
+    """Which half of a request an instance takes where prefill and decode stand apart."""
+
+    BOTH = "both"  # whole requests, and with a `kv_domain` either half
+    PREFILL = "prefill"  # computes prompts for others, answers nobody
+    DECODE = "decode"  # answers, with prompts that another one computed
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine reports about its work at one moment; `None` means unknown, never zero."""
+
+    running: int | None = None  # requests in the batch
+    waiting: int | None = None  # requests queued in the engine
+    kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How pressed the machine under an instance is; `None` means unknown.
+
+    Pressures are shares of the last 10 s in which some task had to wait for the resource, 0 to 1.
+    """
+
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    io_pressure: float | None = None
+    network_bytes_s: float | None = None  # received and sent, all real interfaces together
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One inference instance as its agent publishes it: an engine process on a set of GPUs.
+
+    The record that lies in Redis is this struct as JSON. `address` is what Envoy connects to, `ip:port`.
+    `incarnation` differs for every start of the engine: work in flight and cached prefixes belong to it.
+    """
+
+    id: str
+    incarnation: str
+    address: str
+    cluster: str  # name of the Envoy cluster that holds the address
+    models: tuple[str, ...]  # names it answers to, LoRA adapters included
+    lifecycle: Lifecycle
+    lifecycle_reason: str = ""
+    engine: str = ""  # vllm, llamacpp …
+    engine_version: str = ""
+    hardware: str = ""  # GPU type as the profile table names it, such as h100_sxm
+    tensor_parallel: int = 1
+    zone: str = ""
+    capabilities: tuple[Capability, ...] | None = None  # None: not known, taken to be able to do everything
+    max_model_len_tokens: int | None = None
+    block_size_tokens: int | None = None
+    kv_blocks: int | None = None  # KV blocks in all
+    max_num_seqs: int | None = None  # requests in one batch at the most
+    load: Load = Load()
+    age_s: float = 0.0  # how old `load` was when the record was published
+    work_done: float | None = None  # a count that only grows in one incarnation: tells a restart
+    asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
+    loading_progress: float | None = None  # of a start, 0 to 1
+    ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
+    loras: tuple[str, ...] = ()  # adapters it answers to
+    loras_active: tuple[str, ...] = ()  # those that requests use now
+    max_loras: int | None = None  # adapters in one batch at the most
+    gpus: int | None = None
+    interconnect: str = ""  # between the GPUs of one machine: nvlink, pcie …
+    fabric: str = ""  # between its machines, and to others for KV transfer: ib, roce, ethernet …
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: int = 1
+    nodes: int = 1  # machines it spans
+    price_per_hour: float | None = None  # of the whole instance, in the operator's currency
+    precision: str = ""  # of the weights, such as fp8
+    tags: dict[str, str] = {}
+    network_limit_bytes_s: float | None = None  # what its machine's network can carry, both directions together
+    role: Role = Role.BOTH
+    kv_domain: str = ""  # instances of one domain can hand KV blocks to each other; "": to nobody
+    kv_bytes_per_token: int | None = None  # of its KV cache, over all layers and GPUs
+    kv_transfer_bytes_s: float | None = None  # at which it hands KV blocks over, or takes them
+    host: Host | None = None  # told by an agent on the same machine
+    kv_events: bool = False  # its agent writes down what its engine says that it holds
+
+    @property
+    def key(self) -> str:
+        """Name of this start of the instance; ledger, prefixes and cool-downs are kept under it."""
+        return f"{self.id}@{self.incarnation}"

@@ -1,0 +1,54 @@
+"""What was believed when a request was sent, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What was believed when a request was sent; rides through Envoy and comes back with the outcome."""
+
+    request_id: str
+    api: str
+    model: str
+    instance_key: str
+    stream: bool
+    prompt_tokens: int
+    token_counts: tuple[int, ...]
+    media_tokens: int
+    cached_tokens: int
+    learned_tokens: int  # the claims that led to it
+    told_tokens: int  # -1: none
+    recent_tokens: int
+    tenant: str
+    choices: int
+    cap_tokens: int  # output cap of each answer, -1 if the client named none
+    output_tokens: int
+    output_p50_tokens: int
+    output_p90_tokens: int
+    queue_s: float
+    ttft_s: float
+    tpot_s: float
+    batch_requests: int = 0  # others on the instance, running or waiting
+    batch_tokens: float = 0.0  # context that they hold
+    engine_waiting: int = 0  # requests in the engine's own queue, by its latest report
+    partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one HTTP request, as Envoy's access log tells it; None where Envoy did not know."""
+
+    features: Features | None  # None: the request passed without a decision
+    address: str  # the endpoint that answered last, "" if none
+    status: int
+    flags: tuple[str, ...]  # Envoy's response flags by name, such as upstream_connection_failure
+    attempts: int
+    duration_s: float
+    ttft_s: float | None  # to the first body byte from the engine
+    routing_s: float | None  # what it took until Envoy began to send to the engine
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    started_s: float | None = None  # when Envoy began to read the request, on its clock
