@@ -100,10 +100,11 @@ def parse(
 
     Raises ConfigError, which never shows a password.
     """
-    parts, shown = urlsplit(url), _without_login(url)
+    netloc, rest = _netloc(url)
+    parts, shown = urlsplit(rest), _without_login(url)
     secure, kind = _scheme(parts.scheme, shown)
     query = _query(parts, kind, shown)
-    userinfo, _, hosts = parts.netloc.rpartition("@")
+    userinfo, _, hosts = netloc.rpartition("@")
     user, _, secret = userinfo.partition(":")
     unix = parts.scheme == "unix"
     service, db = ("", "") if unix else _path(parts.path, kind, shown)
@@ -204,6 +205,14 @@ def _readable(path: str) -> str:
     if path and not os.access(path, os.R_OK):
         raise ConfigError(f"cannot read {path}, which is named for TLS to Redis")
     return path
+
+
+def _netloc(url: str) -> tuple[str, str]:
+    """Logins and hosts of a URL, and the URL without them: `urlsplit` refuses lists of hosts with IPv6 among them."""
+    found = re.match(r"([^:/?#]*://)([^/?#]*)", url)
+    if found is None:
+        return "", url
+    return found.group(2), found.group(1) + url[found.end() :]
 
 
 def _without_login(url: str) -> str:

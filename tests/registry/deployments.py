@@ -164,7 +164,11 @@ class Wire:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except OSError:
+            writer.close()
+            return
         for source, sink in ((reader, back), (there, writer)):
             task = asyncio.create_task(self._one_way(source, sink))
             self._tasks.add(task)
