@@ -116,14 +116,6 @@ def limits_for(weights: ClassWeights, limits: Floats) -> Floats:
     return np.maximum(filled, 1.0)
 
 
-def missed_s(slo: Slo, ttft_s: float, tpot_s: float) -> tuple[float, float]:
-    """Seconds by which a prediction misses the TTFT, and for each token the TPOT, that a class expects; 0: it holds."""
-    return (
-        max(0.0, ttft_s - slo.ttft_s) if slo.ttft_s is not None else 0.0,
-        max(0.0, tpot_s - slo.tpot_s) if slo.tpot_s is not None else 0.0,
-    )
-
-
 def _check(kind: RequestClass, weights: ClassWeights) -> None:
     for name in ("ttft", "completion", "pressure", "harm"):
         if not 0.0 <= getattr(weights, name) < float("inf"):

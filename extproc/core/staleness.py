@@ -12,20 +12,16 @@ import numpy as np
 from extproc.core.arrays import Numbers
 
 _FROM_SHARE = 0.5  # of the age at which an instance counts as stale
-_PERIODS = 2.0  # a report that is missing once is no sign of anything
 _MOST = 0.95  # keeps costs finite where all are stale
 _NOTHING_S = 1e-9
 
 
-def doubt_share(age_s: Numbers, stale_after_s: float, period_s: float | None = None) -> Numbers:
+def doubt_share(age_s: Numbers, stale_after_s: float) -> Numbers:
     """Share of a report that is doubted, from 0 (as good as new) to below 1 (stale).
 
-    `age_s` is the report's age by the registry's last word; `period_s` is the usual time between two reports of that
-    instance, where it is known: a slow publisher's reports are not doubted for its slowness.
+    `age_s` is the report's age by the registry's last word.
     """
     from_s = old_from_s(stale_after_s)
-    if period_s is not None:
-        from_s = min(max(from_s, _PERIODS * period_s), stale_after_s)
     share = (age_s - from_s) / max(stale_after_s - from_s, _NOTHING_S)
     return np.where(np.greater_equal(age_s, stale_after_s), _MOST, np.clip(share, 0.0, _MOST))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, Slo, limit_for, missed_s, weights_for
+from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, limit_for, weights_for
 from extproc.core.request import RequestClass
 from tests.core.builders import request
 
@@ -71,14 +71,6 @@ def test_a_batch_is_refused_earlier_than_others_but_never_by_an_empty_instance()
 def test_money_counts_for_nothing_by_default() -> None:
     """No class has a value of time before the operator gives it one."""
     assert {each.value_per_hour for each in DEFAULT_CLASSES.values()} == {None}
-
-
-def test_a_missed_objective_is_told_in_seconds() -> None:
-    """A class without objectives misses none."""
-    slo = Slo(ttft_s=0.5, tpot_s=0.04)
-    assert missed_s(slo, 0.75, 0.03) == (0.25, 0.0)
-    assert missed_s(slo, 0.5, 0.05) == (0.0, pytest.approx(0.01))
-    assert missed_s(Slo(), 100.0, 100.0) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core.instance import Instance, Lifecycle
-from extproc.sim.capacity import capacity_rps
 from extproc.sim.fleet.replay import ATTEMPTS, replay
 from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening, InstanceSpec
 from extproc.sim.policies.oracle import Oracle
@@ -431,16 +430,3 @@ def test_our_router_is_empty_when_all_is_over(seed: int) -> None:
     for ours in made:
         assert not ours.router.ledger.in_flight()
         assert all(ours.router.ledger.work(f"{name}@1").requests <= 1 for name in "ab")
-
-
-def test_capacity_is_what_a_saturated_fleet_serves() -> None:
-    """Prompts alone, without repeated blocks: twice the load of the capacity takes about twice the time."""
-    instances = tuple(spec(name, max_num_batched_tokens=4096) for name in "ab")
-    fleet = FleetSpec(name="two", instances=instances)
-    arrivals = tuple(ask(0.0, 2000, 200) for _ in range(1000))
-    traffic = Traffic(name="flood", arrivals=arrivals, block_size_tokens=64)
-    result = replay(traffic, fleet, Conditions(), "oracle", Oracle)
-    assert 1000 / result.ended_s == pytest.approx(capacity_rps(traffic, fleet), rel=0.15)
-    assert capacity_rps(traffic, replace(fleet, instances=instances[:1])) == pytest.approx(
-        capacity_rps(traffic, fleet) / 2
-    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from extproc.core.instance import Instance, Lifecycle, Load
 from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.physics.blocks import BlockPool
-from extproc.sim.physics.request import EngineRequest, Progress, Step
+from extproc.sim.physics.request import EngineRequest, Progress
 from extproc.sim.physics.scheduler import Scheduler
 from extproc.sim.policies.policy import Probe
 
@@ -63,7 +63,6 @@ class Engine:
         self._blocks_per_name = blocks_per_name
         self._logs_cache = logs_cache
         self._began_s = 0.0
-        self._step: Step | None = None  # the last one begun
         self._reset_pending = False
         self._up_since_s: float | None = 0.0 if spec.at_start else None
         self._boot()
@@ -85,8 +84,8 @@ class Engine:
 
     def kv_usage(self, now: float) -> float:
         """Share of KV blocks that are held, in the iteration that runs now."""
-        step = self._step
-        if step is None or self.ends_s == _NO_END or step.iterations == 1:
+        step = self.scheduler.planned
+        if step is None or step.iterations == 1:
             return self.pool.usage
         return self.scheduler.used_blocks_after(step.iterations_until(now - self._began_s)) / self.pool.total_blocks
 
@@ -118,7 +117,7 @@ class Engine:
             return
         step = self.scheduler.plan(_WHOLE_STRETCH)
         if step is not None:
-            self._began_s, self._step = now, step
+            self._began_s = now
             self._end_at(now + step.duration_s)
 
     def end(self) -> Progress:
@@ -182,11 +181,11 @@ class Engine:
 
     def _interrupt(self, now: float) -> None:
         """End a stretch of several iterations where the running one ends."""
-        step = self._step
-        if step is None or self.ends_s == _NO_END or step.iterations == 1:
+        step = self.scheduler.planned
+        if step is None or step.iterations == 1:
             return
         iterations = step.iterations_until(now - self._began_s)
-        if self._began_s + step.elapsed_s(iterations) < self.ends_s:
+        if iterations < step.iterations:
             self._end_at(self._began_s + self.scheduler.cut(iterations))
 
     def _end_at(self, ends_s: float) -> None:

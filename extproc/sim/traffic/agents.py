@@ -40,13 +40,10 @@ def agents(
         kind = pick(random, weights)
         prompt, think_s = writer.after(prompts[kind], TASK_TOKENS.whole(random)), 0.0
         for _ in range(TURNS.whole(random)):
-            answer_tokens = ANSWER_TOKENS.whole(random)
-            text = writer.after(prompt, answer_tokens)
-            arrival = Arrival(
+            arrival, text = writer.asked(
+                prompt,
+                ANSWER_TOKENS.whole(random),
                 at_s=at_s,
-                prompt_tokens=prompt.tokens,
-                output_tokens=answer_tokens,
-                blocks=text.blocks,
                 session=f"agent-{number}",
                 tenant=tenants[kind % len(tenants)],
                 request_class=class_of(prompt.tokens),

@@ -42,13 +42,10 @@ def chat(
         text, pause_s = prompts[app], 0.0
         for _ in range(_turns(random)):
             prompt = writer.after(text, QUESTION_TOKENS.whole(random))
-            answer_tokens = ANSWER_TOKENS.whole(random)
-            text = writer.after(prompt, answer_tokens)
-            arrival = Arrival(
+            arrival, text = writer.asked(
+                prompt,
+                ANSWER_TOKENS.whole(random),
                 at_s=at_s,
-                prompt_tokens=prompt.tokens,
-                output_tokens=answer_tokens,
-                blocks=text.blocks,
                 session=f"chat-{number}",
                 tenant=tenants[app % len(tenants)],
                 think_s=pause_s,

@@ -30,13 +30,10 @@ def documents(requests: int = 500, seed: int = 0, requests_s: float = 0.5, tenan
         text, think_s, tenant = writer.after(instruction, DOCUMENT_TOKENS.whole(random)), 0.0, random.choice(tenants)
         for _ in range(random.randint(*QUESTIONS)):
             prompt = writer.after(text, QUESTION_TOKENS.whole(random))
-            answer_tokens = ANSWER_TOKENS.whole(random)
-            text = writer.after(prompt, answer_tokens)
-            arrival = Arrival(
+            arrival, text = writer.asked(
+                prompt,
+                ANSWER_TOKENS.whole(random),
                 at_s=at_s,
-                prompt_tokens=prompt.tokens,
-                output_tokens=answer_tokens,
-                blocks=text.blocks,
                 session=f"document-{number}",
                 tenant=tenant,
                 request_class=RequestClass.LONG_CONTEXT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from extproc.sim.traffic.arrival import Arrival, Traffic
+from extproc.sim.traffic.arrival import Traffic
 from extproc.sim.traffic.texts import BLOCK_TOKENS, Lengths, Text, Writer, pick, zipf
 
 INSTRUCTION_TOKENS = 900
@@ -47,15 +47,12 @@ def rag(
     for _ in range(requests):
         at_s += random.expovariate(requests_s)
         prompt = writer.after(retrieved(), QUESTION_TOKENS.whole(random))
-        answer_tokens = ANSWER_TOKENS.whole(random)
-        arrivals.append(
-            Arrival(
-                at_s=at_s,
-                prompt_tokens=prompt.tokens,
-                output_tokens=answer_tokens,
-                blocks=writer.after(prompt, answer_tokens).blocks,
-                tenant=random.choice(tenants),
-                max_output_tokens=MAX_OUTPUT_TOKENS,
-            )
+        arrival, _ = writer.asked(
+            prompt,
+            ANSWER_TOKENS.whole(random),
+            at_s=at_s,
+            tenant=random.choice(tenants),
+            max_output_tokens=MAX_OUTPUT_TOKENS,
         )
+        arrivals.append(arrival)
     return Traffic(name="rag", arrivals=tuple(arrivals), block_size_tokens=BLOCK_TOKENS)

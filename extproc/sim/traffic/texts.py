@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, islice
 from random import Random
+from typing import Any
+
+from extproc.sim.traffic.arrival import Arrival
 
 BLOCK_TOKENS = 64  # of all made-up workloads
 
@@ -29,6 +32,12 @@ class Writer:
         """`text` and `tokens` more that stand nowhere else."""
         total = text.tokens + tokens
         return Text(total, text.blocks + tuple(islice(self._names, total // BLOCK_TOKENS - len(text.blocks))))
+
+    def asked(self, prompt: Text, answer_tokens: int, **said: Any) -> tuple[Arrival, Text]:
+        """The request with this prompt, `said` being the other fields of an `Arrival`; and the text with its answer."""
+        text = self.after(prompt, answer_tokens)
+        arrival = Arrival(prompt_tokens=prompt.tokens, output_tokens=answer_tokens, blocks=text.blocks, **said)
+        return arrival, text
 
 
 @dataclass(frozen=True, slots=True)
