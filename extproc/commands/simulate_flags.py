@@ -197,15 +197,19 @@ def _add_what(group: _Group) -> None:
 
 
 def _add_seen(group: _Group) -> None:
+    from extproc.sim.fleet.spec import Conditions
+
+    usual = Conditions()
+
     def add(flag: str, kind: Callable[[str], float], default: float, metavar: str, text: str) -> None:
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: %(default)s)")
 
-    add("--state-delay", seconds_or_zero, 0.2, "S", "age at which load reports arrive")
-    add("--state-period", seconds, 0.2, "S", "time between two reports")
-    add("--state-loss", share, 0.0, "SHARE", "of reports that never arrive")
-    add("--cache-delay", seconds_or_zero, 0.05, "S", "age at which KV events arrive")
-    add("--replicas", count, 1, "N", "routers that share the traffic")
-    add("--peer-delay", seconds_or_zero, 0.01, "S", "until a router hears of another's choice")
+    add("--state-delay", seconds_or_zero, usual.state_delay_s, "S", "age at which load reports arrive")
+    add("--state-period", seconds, usual.state_period_s, "S", "time between two reports")
+    add("--state-loss", share, usual.state_loss, "SHARE", "of reports that never arrive")
+    add("--cache-delay", seconds_or_zero, usual.cache_delay_s, "S", "age at which KV events arrive")
+    add("--replicas", count, usual.replicas, "N", "routers that share the traffic")
+    add("--peer-delay", seconds_or_zero, usual.peer_delay_s, "S", "until a router hears of another's choice")
 
 
 def _add_suites(group: _Group) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
-from extproc.core.outcome import Features, Outcome
+from extproc.core.outcome import Outcome
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
     Annotate,
@@ -27,29 +27,18 @@ from extproc.stream.messages import (
     RouteTo,
     Trailers,
 )
+from tests.core.builders import features
 
-FEATURES = Features(
+FEATURES = features(
     request_id="7",
-    api="chat",
     model="m",
-    instance_key="a@1",
-    stream=True,
-    prompt_tokens=100,
     token_counts=(1, 2, 300),
-    media_tokens=0,
     cached_tokens=64,
-    learned_tokens=0,
-    told_tokens=-1,
-    recent_tokens=0,
-    tenant="",
-    choices=1,
-    cap_tokens=-1,
     output_p50_tokens=1,
     output_p90_tokens=2,
     output_tokens=20,
     queue_s=0.25,
     ttft_s=0.5,
-    tpot_s=0.01,
     batch_requests=3,
     batch_tokens=4000.5,
     engine_waiting=1,

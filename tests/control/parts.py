@@ -13,9 +13,9 @@ from aiohttp import web
 from grpc_health.v1 import health, health_pb2_grpc
 
 from extproc.adapters import wire
-from extproc.core.outcome import Features
 from extproc.server.service import MAX_MESSAGE_BYTES
 from extproc.stream.messages import Continue, PassOn, RequestBody, RequestHeaders, ResponseHeaders, RouteTo, Trailers
+from tests.core.builders import features
 
 HOST = "127.0.0.1"
 SERVER_OPTIONS = (
@@ -24,26 +24,14 @@ SERVER_OPTIONS = (
     ("grpc.server.max_pending_requests", 100_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
-FEATURES = Features(
-    request_id="r",
-    api="chat",
+FEATURES = features(
     model="m",
     instance_key="i",
     stream=False,
     prompt_tokens=1,
-    token_counts=(),
-    media_tokens=0,
-    cached_tokens=0,
-    learned_tokens=0,
-    told_tokens=-1,
-    recent_tokens=0,
-    tenant="",
-    choices=1,
-    cap_tokens=-1,
     output_p50_tokens=1,
     output_p90_tokens=2,
     output_tokens=1,
-    queue_s=0.0,
     ttft_s=0.0,
     tpot_s=0.0,
     batch_requests=3,

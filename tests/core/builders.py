@@ -7,6 +7,7 @@ from typing import Any
 
 from extproc.core.fleet import Published
 from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.outcome import Features
 from extproc.core.request import Request
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
@@ -51,6 +52,34 @@ def request(request_id: str = "r", **changes: Any) -> Request:
         "stream": True,
     }
     return Request(**(values | changes))
+
+
+def features(**changes: Any) -> Features:
+    """What is believed of a streamed chat request when it is sent."""
+    values: dict[str, Any] = {
+        "request_id": "r",
+        "api": "chat",
+        "model": MODEL,
+        "instance_key": "a@1",
+        "stream": True,
+        "prompt_tokens": 100,
+        "token_counts": (),
+        "media_tokens": 0,
+        "cached_tokens": 0,
+        "learned_tokens": 0,
+        "told_tokens": -1,
+        "recent_tokens": 0,
+        "tenant": "",
+        "choices": 1,
+        "cap_tokens": -1,
+        "output_tokens": 100,
+        "output_p50_tokens": 100,
+        "output_p90_tokens": 200,
+        "queue_s": 0.0,
+        "ttft_s": 0.1,
+        "tpot_s": 0.01,
+    }
+    return Features(**(values | changes))
 
 
 def router(*instances: Instance, policy: Policy | None = None, now: float = 0.0) -> Router:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from extproc.core.instance import Instance
 from extproc.core.load_meter import MetLoad
-from extproc.core.outcome import Features, Outcome
+from extproc.core.outcome import Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speeds import Speeds
-from tests.core.builders import MODEL
+from tests.core.builders import MODEL, features
 
 Noise = Callable[[random.Random], float]
 
@@ -61,7 +61,7 @@ class Truth:
         decode_s = steps * self.decode_step_s(each, sequences, context_tokens) * self.noise(chance)
         self.now += apart_s
         outcome = Outcome(
-            features=features(each, self.model, prompt_tokens),
+            features=features(model=self.model, instance_key=each.key, prompt_tokens=prompt_tokens),
             address=each.address,
             status=200,
             flags=(),
@@ -75,29 +75,3 @@ class Truth:
             started_s=self.now,
         )
         speeds.learn(outcome, each, MetLoad(sequences, context_tokens, 0.0, 0.0), self.now)
-
-
-def features(each: Instance, model: str, prompt_tokens: int) -> Features:
-    return Features(
-        request_id="r",
-        api="chat",
-        model=model,
-        instance_key=each.key,
-        stream=True,
-        prompt_tokens=prompt_tokens,
-        token_counts=(),
-        media_tokens=0,
-        cached_tokens=0,
-        learned_tokens=0,
-        told_tokens=-1,
-        recent_tokens=0,
-        tenant="",
-        choices=1,
-        cap_tokens=-1,
-        output_tokens=100,
-        output_p50_tokens=100,
-        output_p90_tokens=200,
-        queue_s=0.0,
-        ttft_s=0.1,
-        tpot_s=0.01,
-    )

@@ -22,8 +22,8 @@ from extproc.core.router import Router
 from extproc.core.sharing import Sharing
 from extproc.core.snapshot import Policy
 from extproc.core.speeds import Speeds
-from tests.core.builders import MODEL, blocks, instance, publish, request, router
-from tests.core.measured import Truth, features
+from tests.core.builders import MODEL, blocks, features, instance, publish, request, router
+from tests.core.measured import Truth
 
 PD = Policy(hand_over=HandOver.LLM_D)
 IB = {"kv_domain": "d", "fabric": "ib"}
@@ -367,7 +367,7 @@ def test_a_prompt_for_another_shows_that_its_engine_was_busy_then() -> None:
         alone.finish(speeds, each)
     (kind,) = speeds.kinds().values()
     base = measured_outcome(partner, started_s=1000.0, ttft_s=5.0)
-    pair = replace(features(answers, MODEL, 1000), partner_key=partner.key)
+    pair = replace(features(instance_key=answers.key, prompt_tokens=1000), partner_key=partner.key)
     speeds.learn(replace(base, features=pair, address=answers.address), answers, None, 1010.0)
     before = kind.steps[0].samples
     speeds.learn(measured_outcome(partner, started_s=1001.0, ttft_s=0.1), partner, None, 1010.0)
@@ -378,7 +378,7 @@ def test_a_prompt_for_another_shows_that_its_engine_was_busy_then() -> None:
 
 def measured_outcome(each: Instance, started_s: float, ttft_s: float) -> Outcome:
     return Outcome(
-        features=features(each, MODEL, 1000),
+        features=features(instance_key=each.key, prompt_tokens=1000),
         address=each.address,
         status=200,
         flags=(),

@@ -13,8 +13,8 @@ from extproc.core.load_meter import MetLoad
 from extproc.core.outcome import Outcome
 from extproc.core.profile import profile_for
 from extproc.core.speeds import Speeds
-from tests.core.builders import MODEL, instance
-from tests.core.measured import Truth, features, heavy_tailed
+from tests.core.builders import MODEL, features, instance
+from tests.core.measured import Truth, heavy_tailed
 
 PROMPTS = (200, 1000, 4000, 12_000)
 BATCHES = ((1, 1000.0), (16, 16_000.0), (64, 100_000.0))
@@ -268,7 +268,7 @@ def test_an_answer_that_comes_all_at_once_tells_nothing_of_steps() -> None:
     """Its first byte and its last come together; divided among its tokens that is no time at all."""
     speeds, each = Speeds(), instance()
     outcome = Outcome(
-        features=features(each, MODEL, 100),
+        features=features(instance_key=each.key),
         address=each.address,
         status=200,
         flags=(),
