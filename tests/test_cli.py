@@ -83,6 +83,7 @@ def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: t
     [
         ("serve", "--max-in-flight", "0"),
         ("serve", "--max-queued", "1.5"),
+        ("serve", "--max-kv-share", "0"),
         ("serve", "--stale-after-s", "-1"),
         ("serve", "--drain-s", "nan"),
         ("serve", "--count-budget-s", "soon"),

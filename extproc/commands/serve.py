@@ -87,6 +87,13 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests on one instance beyond its batch at the most (default: no limit)",
     )
     parser.add_argument(
+        "--max-kv-share",
+        type=seconds,
+        metavar="S",
+        help="share of an instance's KV blocks that its requests may hold or wait for, the new one included: 1 lets"
+        " none wait for blocks, 1.5 as many as would fill half of them (default: no limit)",
+    )
+    parser.add_argument(
         "--max-prefix-entries",
         type=count,
         default=rules.max_prefix_entries,
@@ -237,6 +244,7 @@ def policy(args: argparse.Namespace) -> Policy:
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,
         max_queued=args.max_queued,
+        max_kv_share=args.max_kv_share,
         max_prefix_entries=args.max_prefix_entries,
         tenants_share_prefixes=args.tenants_share_prefixes,
         classes=operator.classes,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_TABLES = 64  # of models, and of kinds of demands, that columns are kept for
 _UNKNOWN = float("inf")  # in place of a limit that nobody told
-_FACTS, _WORK, _SPEED = 13, 14, 6  # columns of each table
+_FACTS, _WORK, _SPEED = 14, 14, 6  # columns of each table
 
 T = TypeVar("T")
 
@@ -175,7 +175,8 @@ class Columns:
         self.latest_ready_s = self.ready_since_s.max().item() if self.members else -np.inf
         self.any_way = bool(self.rtt_s.any() or self.byte_s.any())
         self.any_waits = bool(self.host_waits.any())
-        self.any_limit = bool(np.isfinite(self._facts[-2:]).any())
+        self.any_limit = bool(np.isfinite(self._facts[-3:-1]).any())
+        self.any_kv_limit = bool(np.isfinite(self.max_kv_tokens).any())
 
     def _lay_out(self, rows: int) -> None:
         """Empty columns."""
@@ -199,6 +200,7 @@ class Columns:
             self.ready_since_s,
             self.max_in_flight,
             self.max_queued,
+            self.max_kv_tokens,
         ) = self._facts
         self._work: Floats = np.zeros((_WORK, rows))
         (
@@ -221,18 +223,20 @@ class Columns:
         self._prices_per_hour = None
         self.oldest_at_s = 0.0
         self.latest_ready_s = -np.inf
-        self.any_way = self.any_waits = self.any_limit = False
+        self.any_way = self.any_waits = self.any_limit = self.any_kv_limit = False
 
     def _write_facts(self, row: int, snapshot: Snapshot) -> None:
         member = self.members[row]
         instance = member.instance
         limits = limits_of(instance, snapshot.policy)
         longest, blocks, batch = instance.max_model_len_tokens, instance.kv_blocks, instance.max_num_seqs
+        capacity_tokens = None if blocks is None else blocks * block_size_tokens(instance)
+        share = limits.max_kv_share
         self.ready[row] = instance.lifecycle is Lifecycle.READY
         self._facts[:, row] = (
             _UNKNOWN if longest is None else longest,
             room_tokens(instance),
-            _UNKNOWN if blocks is None else max(1, blocks * block_size_tokens(instance)),
+            _UNKNOWN if capacity_tokens is None else max(1, capacity_tokens),
             _UNKNOWN if batch is None else batch,
             member.observed_at_s,
             np.nan if instance.price_per_hour is None else instance.price_per_hour,
@@ -241,6 +245,7 @@ class Columns:
             member.ready_since_s,
             _UNKNOWN if limits.max_in_flight is None else limits.max_in_flight,
             _UNKNOWN if limits.max_queued is None else limits.max_queued,
+            _UNKNOWN if capacity_tokens is None or share is None else share * capacity_tokens,
         )
         for standing in self._standings.values():
             standing.set(row, instance, bool(self.ready[row]))

@@ -1,21 +1,26 @@
 """Hard constraints: what an instance must fulfil before its cost is of interest, cheapest check first.
 
-`fitting` finds who fulfils them, for all instances at once; `misfit` and `obstacle` say of one what it fails, in which
-order, and by how much.
+`fitting` and `with_kv_room` find who fulfils them, for all instances at once; `misfit` and `obstacle` say of one what
+it fails, in which order, and by how much.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from extproc.core.arrays import Flags
+import numpy as np
+import numpy.typing as npt
+
+from extproc.core.arrays import Flags, Floats
 from extproc.core.classes import limit_for, limits_for, weights_for
 from extproc.core.decision import Reason, Rejection
 from extproc.core.fleet import Member
 from extproc.core.instance import Capability, Instance, Lifecycle, Role
+from extproc.core.kv_room import short, shortage
 from extproc.core.limits import limits_of
 from extproc.core.placed import misplaced
 from extproc.core.placement import Placement
@@ -36,14 +41,49 @@ class Demand(NamedTuple):
     whole: bool  # it is to be served by one alone, and not by a pair
 
 
+class Doubt(IntEnum):
+    """What speaks against an instance that could serve, the least first: in this order they are asked after all.
+
+    One that says "too much" is alive. Of one that fell silent its agent may be all that is ill. One that just failed
+    will most likely fail again.
+    """
+
+    NONE = 0
+    PUSHED_BACK = 1
+    STALE = 2
+    COOLING_DOWN = 3
+
+
+DOUBTS = {
+    Reason.PUSHED_BACK: Doubt.PUSHED_BACK,
+    Reason.STALE: Doubt.STALE,
+    Reason.COOLING_DOWN: Doubt.COOLING_DOWN,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Fitting:
     """Who may serve a request."""
 
-    fit: Flags
-    silent: Flags  # they fit too, but failed or fell silent
-    tight: Flags  # they would take the prompt, but not all the output that may be asked for
+    able: Flags  # nothing stands against them that is never waived
+    long_enough: Flags  # for all the output that may be asked for, too
+    doubts: npt.NDArray[np.int8]  # `Doubt`
     standing: Standing
+
+    @property
+    def fit(self) -> Flags:
+        """Those that fulfil all constraints."""
+        return next(self.rungs())
+
+    def rungs(self) -> Iterator[Flags]:
+        """Who fulfils all constraints, then who is asked when those before are none.
+
+        If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
+        Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
+        """
+        for room in (self.long_enough, ~self.long_enough):
+            for doubt in Doubt:
+                yield self.able & room & (self.doubts == doubt)
 
 
 def demand_of(request: Request, *, whole: bool = True) -> Demand:
@@ -68,17 +108,23 @@ def misfit(demand: Demand, instance: Instance) -> Rejection | None:
     return None
 
 
-def obstacle(request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str]) -> Rejection | None:
-    """First other constraint that an instance fails for a request, None if it may serve it."""
+def obstacle(
+    request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str], cached_tokens: float
+) -> Rejection | None:
+    """First other constraint that an instance fails for a request, None if it may serve it.
+
+    `cached_tokens` of the prompt it is believed to hold.
+    """
     return (
         unable(request, member.instance, snapshot, full)
+        or shortage(request, member.instance, snapshot, cached_tokens)
         or cramped(request, member.instance)
         or doubtful(member, snapshot, now)
     )
 
 
 def unable(request: Request, instance: Instance, snapshot: Snapshot, full: Set[str]) -> Rejection | None:
-    """First of those that are never waived, None if it fulfils them."""
+    """First of those that are never waived, but for the KV room (`shortage`); None if it fulfils them."""
     rejection = _too_long(request, instance)
     if rejection is not None:
         return rejection
@@ -93,7 +139,10 @@ def unable(request: Request, instance: Instance, snapshot: Snapshot, full: Set[s
 
 
 def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *, whole: bool = True) -> Fitting:
-    """Who fulfils all constraints. The columns must be those of `now`. `full`: keys of instances without a place."""
+    """Who fulfils all constraints but the limit of KV room, for which the prompt must be looked up (`with_kv_room`).
+
+    The columns must be those of `now`. `full`: keys of instances without a place.
+    """
     columns, policy = snapshot.columns, snapshot.policy
     standing = columns.standing(demand_of(request, whole=whole))
     able = standing.fits & (columns.room_tokens >= request.sure_tokens)
@@ -104,12 +153,30 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
     for key in full:
         if key in columns.row_of:
             able[columns.row_of[key]] = False
-    roomy = able & (columns.longest_tokens >= request.context_tokens)
-    heard = snapshot.heard_at_s - columns.observed_at_s <= policy.stale_after_s
-    for key in (*snapshot.cooldowns.resting(now), *snapshot.backpressure.paused(now)):
-        if key in columns.row_of:
-            heard[columns.row_of[key]] = False
-    return Fitting(roomy & heard, roomy > heard, able > roomy, standing)
+    return Fitting(able, columns.longest_tokens >= request.context_tokens, _doubts(snapshot, now), standing)
+
+
+def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_tokens: Floats) -> Fitting:
+    """Who has the KV room as well. `cached_tokens`: of the prompt, that each is believed to hold."""
+    if not snapshot.columns.any_kv_limit:
+        return found
+    return replace(found, able=found.able > short(request, snapshot, cached_tokens))
+
+
+def _doubts(snapshot: Snapshot, now: float) -> npt.NDArray[np.int8]:
+    """The worst that speaks against each."""
+    columns = snapshot.columns
+    ages_s = snapshot.heard_at_s - columns.observed_at_s
+    doubts: npt.NDArray[np.int8] = (ages_s > snapshot.policy.stale_after_s) * np.int8(Doubt.STALE)
+    for doubt, keys in (
+        (Doubt.PUSHED_BACK, snapshot.backpressure.paused(now)),
+        (Doubt.COOLING_DOWN, snapshot.cooldowns.resting(now)),
+    ):
+        for key in keys:
+            if key in columns.row_of:
+                row = columns.row_of[key]
+                doubts[row] = max(doubts.item(row), doubt)
+    return doubts
 
 
 def room_tokens(instance: Instance) -> float:
@@ -156,13 +223,13 @@ def cramped(request: Request, instance: Instance) -> Rejection | None:
 
 
 def doubtful(member: Member, snapshot: Snapshot, now: float) -> Rejection | None:
-    """Whether an instance just failed, was full or not heard of for too long: only asked when no other is left."""
+    """The worst that speaks against an instance that could serve (`Doubt`): only asked when no better one is left."""
     instance, limit_s = member.instance, snapshot.policy.stale_after_s
     rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
     if rest_s:
         return Rejection(instance.id, Reason.COOLING_DOWN, 0.0, rest_s)
-    pause_s = snapshot.backpressure.remaining_s(instance.key, now)
-    if pause_s:
-        return Rejection(instance.id, Reason.PUSHED_BACK, 0.0, pause_s)
     age_s = snapshot.heard_at_s - member.observed_at_s
-    return Rejection(instance.id, Reason.STALE, limit_s, age_s) if age_s > limit_s else None
+    if age_s > limit_s:
+        return Rejection(instance.id, Reason.STALE, limit_s, age_s)
+    pause_s = snapshot.backpressure.remaining_s(instance.key, now)
+    return Rejection(instance.id, Reason.PUSHED_BACK, 0.0, pause_s) if pause_s else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from extproc.core.arrays import Floats
 from extproc.core.cached import Cached
-from extproc.core.constraints import Fitting, fitting, obstacle
+from extproc.core.constraints import Fitting, fitting, obstacle, with_kv_room
 from extproc.core.cost import Pricing
 from extproc.core.decision import Decision, Rejection
 from extproc.core.request import Request
@@ -24,14 +24,16 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
-    rejected = _rejected(request, found, snapshot, now, full)
-    # If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
-    # Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
-    eligible = next((each for each in (found.fit, found.silent, found.tight) if np.count_nonzero(each)), None)
+    if not np.count_nonzero(found.able):
+        return Decision(None, (), _rejected(request, found, snapshot, now, full))
+    cached = Cached(request, snapshot, now)
+    hits = cached.hits()
+    found = with_kv_room(found, request, snapshot, hits.tokens())
+    rejected = _rejected(request, found, snapshot, now, full, hits.tokens())
+    eligible = next((each for each in found.rungs() if np.count_nonzero(each)), None)
     if eligible is None:
         return Decision(None, (), rejected)
-    cached = Cached(request, snapshot, now)
-    prices = Pricing(request, snapshot, now).prices(eligible, cached.hits())
+    prices = Pricing(request, snapshot, now).prices(eligible, hits)
     ranked = np.where(eligible, prices.total_s, np.inf).argsort(kind="stable")[: np.count_nonzero(eligible)]
     place = _draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
     others = ranked[: place + 1 + snapshot.policy.alternatives].tolist()
@@ -41,16 +43,23 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
 
 
 def _rejected(
-    request: Request, found: Fitting, snapshot: Snapshot, now: float, full: Set[str]
+    request: Request,
+    found: Fitting,
+    snapshot: Snapshot,
+    now: float,
+    full: Set[str],
+    cached_tokens: Floats | None = None,
 ) -> tuple[Rejection, ...]:
-    """Why each of the others does not fit."""
-    out = len(found.fit) - np.count_nonzero(found.fit)
+    """Why each of the others does not fit. `cached_tokens` of the prompt; None where that makes no difference."""
+    fit = found.fit
+    out = len(fit) - np.count_nonzero(fit)
     misfits, of_demand = found.standing.misfits, found.standing.rejected
     if out == len(of_demand):
         return of_demand
+    held = np.zeros(len(fit)) if cached_tokens is None else cached_tokens
     rejections = (
-        misfits[row] or obstacle(request, snapshot.members[row], snapshot, now, full)
-        for row in np.flatnonzero(~found.fit).tolist()
+        misfits[row] or obstacle(request, snapshot.members[row], snapshot, now, full, held.item(row))
+        for row in np.flatnonzero(~fit).tolist()
     )
     return tuple([each for each in rejections if each is not None])
 

@@ -23,11 +23,12 @@ class Reason(StrEnum):
     CONTEXT_TOO_LONG = "context_too_long"
     KV_TOO_SMALL = "kv_too_small"
     NOT_READY = "not_ready"
-    STALE = "stale"
     COOLING_DOWN = "cooling_down"
+    STALE = "stale"
     PUSHED_BACK = "pushed_back"  # it answered 429 or 503 a moment ago
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
     QUEUE_TOO_LONG = "queue_too_long"
+    KV_FULL = "kv_full"  # too few KV blocks are free now, as far as the operator lets them be filled
     NO_INSTANCE = "no_instance"  # nothing is registered at all
 
 

@@ -47,7 +47,7 @@ def nearest_miss(request: Request, decision: Decision, snapshot: Snapshot, now: 
     reason = decision.reason  # the nearest of all; `distance` alone would be slower in a large fleet
     nearest = min((each for each in decision.rejected if each.reason is reason), key=_lack)
     member = next((each for each in snapshot.members if each.instance.id == nearest.instance_id), None)
-    left_s = None if member is None else wait_s(request, member, nearest.reason, snapshot, now)
+    left_s = None if member is None else wait_s(request, member, nearest, snapshot, now)
     soon = "" if left_s is None else f"; perhaps in {_rounded(left_s)} s"
     return Miss(
         instance=nearest.instance_id,
@@ -65,7 +65,7 @@ def distance(rejection: Rejection) -> tuple[int, float]:
 
 
 def _lack(rejection: Rejection) -> float:
-    """What is missing within one reason: the ratio of what is needed to what is there, where both are numbers."""
+    """What is missing within one reason: mostly the ratio of what is needed to what is there."""
     needs, has = rejection.needs, rejection.has
     match rejection.reason:
         case Reason.MODEL_NOT_SERVED:
@@ -77,6 +77,8 @@ def _lack(rejection: Rejection) -> float:
         case Reason.STALE | Reason.COOLING_DOWN:
             return has if isinstance(has, int | float) else _FAR
     if isinstance(needs, int | float) and isinstance(has, int | float):
+        if rejection.reason is Reason.KV_FULL:  # many have none free
+            return needs - has
         return needs / has if has > 0 else _FAR
     return _FAR
 

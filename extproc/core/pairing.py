@@ -9,17 +9,19 @@ import numpy as np
 
 from extproc.core.cached import Cached, Hits
 from extproc.core.classes import weights_for
-from extproc.core.constraints import cramped, demand_of, doubtful, misfit, unable
+from extproc.core.constraints import DOUBTS, Doubt, cramped, demand_of, doubtful, misfit, unable
 from extproc.core.cost import Pricing
 from extproc.core.decision import Candidate, Cost, Rejection
 from extproc.core.disaggregation import Half, Pair, Transfer, rank_pairs, takes_decode, takes_prefill
 from extproc.core.fleet import Member
 from extproc.core.hand_over import can_pair
 from extproc.core.instance import Instance
+from extproc.core.kv_room import shortage
 from extproc.core.request import Request
 from extproc.core.snapshot import Snapshot
 
-_SOUND, _SILENT, _TIGHT = range(3)  # how well an instance stands; `decide` has the same order
+_SOUND = int(Doubt.NONE)  # how well an instance stands; `Fitting.rungs` has the same order
+_TIGHT = len(Doubt)  # and beyond: short of room for the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Pairing:
     def __init__(self, request: Request, snapshot: Snapshot, now: float, full: Set[str] = frozenset()) -> None:
         self._request, self._snapshot, self._now = request, snapshot, now
         self.missed: dict[str, Rejection] = {}
+        snapshot.columns.refresh(snapshot, now)
+        self._held_tokens = Cached(request, snapshot, now).hits().tokens() if snapshot.columns.any_kv_limit else None
         # Without an answer to produce there is nothing to hand over to.
         able = [each for each in snapshot.members if self._is_able(each)] if request.expected_output_tokens else []
         fitting = [each for each in able if self._fits(each, full)]
@@ -71,19 +75,30 @@ class Pairing:
         return rejection is None
 
     def _offers(self, fitting: list[Member], takes: Callable[[Instance], bool], *, answers: bool) -> list[_Offer]:
-        offers = [self._offer(each, answers) for each in fitting if takes(each.instance)]
+        taking = [each for each in fitting if takes(each.instance) and self._has_room(each, answers)]
+        offers = [self._offer(each, answers) for each in taking]
         for offer in offers:
             if offer.against is not None:
                 self.missed[offer.against.instance_id] = offer.against
         return offers
 
+    def _has_room(self, member: Member, answers: bool) -> bool:
+        """Whether it has the KV room that the operator's limit asks for. Either half holds the whole prompt."""
+        if self._held_tokens is None:
+            return True
+        half = self._request if answers else replace(self._request, expected_output_tokens=0)
+        held_tokens = self._held_tokens.item(self._snapshot.columns.row_of[member.instance.key])
+        rejection = shortage(half, member.instance, self._snapshot, held_tokens)
+        if rejection is not None:
+            self.missed[member.instance.id] = rejection
+        return rejection is None
+
     def _offer(self, member: Member, answers: bool) -> _Offer:
         # Only the one that answers needs room for the answer.
-        rejection = cramped(self._request, member.instance) if answers else None
-        if rejection is not None:
-            return _Offer(member, _TIGHT, rejection)
-        rejection = doubtful(member, self._snapshot, self._now)
-        return _Offer(member, _SOUND if rejection is None else _SILENT, rejection)
+        tight = cramped(self._request, member.instance) if answers else None
+        doubt = doubtful(member, self._snapshot, self._now)
+        grade = (0 if tight is None else _TIGHT) + (_SOUND if doubt is None else DOUBTS[doubt.reason])
+        return _Offer(member, grade, tight or doubt)
 
     def _ranked(self, prefills: list[Member], decodes: list[Member]) -> list[Pair]:
         if not prefills or not decodes:
@@ -97,7 +112,6 @@ class Pairing:
             tail_from_s=snapshot.tail.begins_s,
             tail_weight=snapshot.tail.weight,
         )
-        snapshot.columns.refresh(snapshot, self._now)
         row_of = snapshot.columns.row_of
         prompts, answers = ([row_of[each.instance.key] for each in offers] for offers in (prefills, decodes))
         halves = _Halves(request, snapshot, self._now, {*prompts, *answers})
@@ -128,7 +142,7 @@ def _best_of_each_domain(offers: list[_Offer]) -> list[Member]:
     best: dict[str, int] = {}
     for offer in offers:
         domain = offer.member.instance.kv_domain
-        best[domain] = min(best.get(domain, _TIGHT), offer.grade)
+        best[domain] = min(best.get(domain, offer.grade), offer.grade)
     return [offer.member for offer in offers if offer.grade == best[offer.member.instance.kv_domain]]
 
 

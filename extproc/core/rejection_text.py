@@ -10,6 +10,7 @@ _NUMBERS = {  # what the two numbers of a reason count
     Reason.KV_TOO_SMALL: "needs {needs} KV blocks, has {has}",
     Reason.AT_CONCURRENCY_LIMIT: "would have {needs} requests, may have {has}",
     Reason.QUEUE_TOO_LONG: "{needs} requests would wait, {has} may",
+    Reason.KV_FULL: "needs {needs} KV blocks, has {has} free",
 }
 
 

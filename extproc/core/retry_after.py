@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
 from math import ceil
 
-from extproc.core.decision import Decision, Reason
+from extproc.core.decision import Decision, Reason, Rejection
 from extproc.core.fleet import Member
 from extproc.core.instance import Lifecycle
+from extproc.core.kv_room import free_tokens
 from extproc.core.request import Request
 from extproc.core.snapshot import Snapshot
-from extproc.core.work import Work
+from extproc.core.work import Reservation, Work, block_size_tokens
 
 SHORTEST_S = 1
 LONGEST_S = 60
 _SPREAD = 0.5  # those who were refused together must not all come back together
 _STARTING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
-_FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG})
+_FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.KV_FULL})
 _PAUSED = frozenset({Reason.COOLING_DOWN, Reason.PUSHED_BACK})
 
 
@@ -28,16 +31,16 @@ def retry_after_s(request: Request, decision: Decision, snapshot: Snapshot, now:
     waits_s = []
     for rejection in decision.rejected:
         member = members.get(rejection.instance_id)
-        left_s = wait_s(request, member, rejection.reason, snapshot, now) if member else None
+        left_s = wait_s(request, member, rejection, snapshot, now) if member else None
         if left_s is not None:
             waits_s.append(left_s)
     spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), min(waits_s, default=0.0))
     return min(LONGEST_S, ceil(round(spread_s, 6)))
 
 
-def wait_s(request: Request, member: Member, reason: Reason, snapshot: Snapshot, now: float) -> float | None:
+def wait_s(request: Request, member: Member, rejection: Rejection, snapshot: Snapshot, now: float) -> float | None:
     """Seconds until what stands against an instance has passed, None if that is not known or never."""
-    instance = member.instance
+    instance, reason = member.instance, rejection.reason
     if reason is Reason.NOT_READY:
         if instance.lifecycle not in _STARTING or instance.ready_in_s is None:
             return None
@@ -45,20 +48,48 @@ def wait_s(request: Request, member: Member, reason: Reason, snapshot: Snapshot,
     if reason in _PAUSED:
         rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
         return max(rest_s, snapshot.backpressure.remaining_s(instance.key, now))
-    if reason in _FULL:
-        work = snapshot.ledger.work(instance.key)
-        speed = snapshot.beliefs.speed(request.model, instance)
-        return first_end_s(work, speed.decode_step_s(work.requests, work.context_tokens), now)
-    return None
+    if reason not in _FULL:
+        return None
+    work = snapshot.ledger.work(instance.key)
+    speed = snapshot.beliefs.speed(request.model, instance)
+    ends = ends_s(work, speed.decode_step_s(work.requests, work.context_tokens), now)
+    if reason is Reason.KV_FULL:
+        needed_tokens = _number(rejection.needs) * block_size_tokens(instance)
+        return _reached(ends, needed_tokens - free_tokens(request, instance, snapshot), _freed_tokens)
+    return _reached(ends, _number(rejection.needs) - _number(rejection.has), _one)
 
 
-def first_end_s(work: Work, tpot_s: float, now: float) -> float | None:
-    """Seconds until the first booked request is expected to end; None if none is booked.
+def ends_s(work: Work, tpot_s: float, now: float) -> list[tuple[float, Reservation]]:
+    """Seconds until each booked request is expected to end, the first one first.
 
     Each decodes at `tpot_s` from the moment on at which its prompt is computed. One that is overdue is expected
     to be over any moment.
     """
-    ends_s = [
-        work.prefilled_at_s[place] + reservation.output_tokens * tpot_s for place, reservation in work.active.items()
+    ends = [
+        (max(0.0, work.prefilled_at_s[place] + reservation.output_tokens * tpot_s - now), reservation)
+        for place, reservation in work.active.items()
     ]
-    return max(0.0, min(ends_s) - now) if ends_s else None
+    return sorted(ends, key=lambda end: end[0])
+
+
+def _reached(
+    ends: list[tuple[float, Reservation]], lacking: float, given: Callable[[Reservation], float]
+) -> float | None:
+    """Seconds until enough has ended; until the last known end where that is not enough, None if there is none."""
+    sums = accumulate(given(reservation) for _, reservation in ends)
+    known_s = ends[-1][0] if ends else None
+    return next((end_s for (end_s, _), given_up in zip(ends, sums, strict=True) if given_up >= lacking), known_s)
+
+
+def _freed_tokens(reservation: Reservation) -> float:
+    """KV tokens of its own; what it shares with others stays."""
+    return reservation.uncached_tokens + reservation.output_tokens
+
+
+def _one(_: Reservation) -> float:
+    return 1.0
+
+
+def _number(value: object) -> float:
+    """Of places, one is lacking where the registry says only that there is none."""
+    return float(value) if isinstance(value, int | float) else 0.0

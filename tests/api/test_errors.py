@@ -63,6 +63,7 @@ def test_a_missing_body_is_refused_in_either_shape() -> None:
         (Reason.ROLE_TAKES_HALF, 503, "role_takes_half", "server_error", "overloaded_error"),
         (Reason.NOT_READY, 503, "not_ready", "server_error", "overloaded_error"),
         (Reason.QUEUE_TOO_LONG, 503, "queue_too_long", "server_error", "overloaded_error"),
+        (Reason.KV_FULL, 503, "kv_full", "server_error", "overloaded_error"),
     ],
 )
 def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(

@@ -27,26 +27,25 @@ from extproc.core.speed import Speed
 from extproc.core.staleness import doubt_s, doubt_share
 from extproc.core.work import Work, block_size_tokens
 
+_DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of the first are asked first
+
 
 def decide_one_by_one(
     request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()
 ) -> Decision:
     """The same as `decide`."""
     rejected: list[Rejection] = []
-    fit: list[Member] = []
-    silent: list[Member] = []
-    tight: list[Member] = []
+    rungs: dict[int, list[Member]] = {}
     for member in snapshot.members:
-        rejection = misfit(demand_of(request), member.instance) or obstacle(request, member, snapshot, now, full)
-        if rejection is None:
-            fit.append(member)
-            continue
-        rejected.append(rejection)
-        if rejection.reason in (Reason.STALE, Reason.COOLING_DOWN, Reason.PUSHED_BACK):
-            silent.append(member)
-        elif rejection.reason is Reason.CONTEXT_TOO_LONG and rejection.needs == math.ceil(request.context_tokens):
-            tight.append(member) if _takes_prompt(request, member, snapshot, now, full) else None
-    eligible = fit or silent or tight
+        hit, _ = held(request, snapshot, member, now)
+        rejection = misfit(demand_of(request), member.instance)
+        rejection = rejection or obstacle(request, member, snapshot, now, full, hit.tokens)
+        rung = _rung(request, member, snapshot, now, rejection)
+        if rejection is not None:
+            rejected.append(rejection)
+        if rung is not None:
+            rungs.setdefault(rung, []).append(member)
+    eligible = rungs[min(rungs)] if rungs else []
     ranked = sorted(
         [_held_back(price(request, snapshot, member, now), member, eligible, snapshot, now) for member in eligible],
         key=lambda candidate: candidate.cost.total_s,
@@ -73,9 +72,21 @@ def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapsh
     return replace(priced, cost=replace(priced.cost, start_s=start_s, total_s=priced.cost.total_s + start_s))
 
 
-def _takes_prompt(request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str]) -> bool:
+def _rung(request: Request, member: Member, snapshot: Snapshot, now: float, rejection: Rejection | None) -> int | None:
+    """How many others go before it: 0 if it fulfils all constraints; None if it fails one that is never waived."""
+    if rejection is None:
+        return 0
+    if rejection.reason in _DOUBTS:
+        return 1 + _DOUBTS.index(rejection.reason)
     limit = member.instance.max_model_len_tokens
-    return limit is None or request.sure_tokens <= limit
+    if rejection.reason is not Reason.CONTEXT_TOO_LONG or limit is None or request.sure_tokens > limit:
+        return None
+    key, age_s = member.instance.key, snapshot.heard_at_s - member.observed_at_s
+    if snapshot.cooldowns.remaining_s(key, now):
+        return 7
+    if age_s > snapshot.policy.stale_after_s:
+        return 6
+    return 5 if snapshot.backpressure.remaining_s(key, now) else 4
 
 
 def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> Candidate:
