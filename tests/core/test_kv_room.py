@@ -100,7 +100,7 @@ def test_requests_go_where_the_room_is_before_any_is_refused() -> None:
 
 def test_the_nearest_miss_tells_blocks_needed_blocks_free_and_when_they_will_be() -> None:
     """The instance that lacks fewest blocks; answers end one after the other until they have made enough room."""
-    made = router(instance("full", **ROOM), instance("fuller", **ROOM), policy=WHOLE)
+    made = router(instance("fuller", **ROOM), instance("full", **ROOM), policy=WHOLE)
     for number, output_tokens in enumerate((400, 800, 1600)):
         fill(made, "full", f"f{number}", prompt_tokens=4000, expected_output_tokens=output_tokens)
         fill(made, "fuller", f"m{number}", prompt_tokens=5000, expected_output_tokens=output_tokens)
@@ -117,13 +117,13 @@ def test_the_nearest_miss_tells_blocks_needed_blocks_free_and_when_they_will_be(
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "longest"), [(2608, 400), (6992, 400), (7008, 800), (11_792, 800), (11_808, 1600)]
+    ("prompt_tokens", "longest"), [(2624, 400), (7008, 400), (7024, 800), (11_792, 800), (11_808, 1600)]
 )
 def test_as_many_answers_must_end_as_make_the_room_that_is_lacking(prompt_tokens: int, longest: int) -> None:
-    """Room is for 2,600 tokens, then for 4,400, 4,800 and 5,600 more, one after the other."""
+    """Room is for 2,612 tokens, then for 4,396, 4,796 and 5,596 more, one after the other."""
     made = router(instance(**ROOM), policy=WHOLE)
     for number, output_tokens in enumerate((1600, 800, 400)):
-        fill(made, "a", f"f{number}", prompt_tokens=4000, expected_output_tokens=output_tokens)
+        fill(made, "a", f"f{number}", prompt_tokens=3996, expected_output_tokens=output_tokens)
     asked, snapshot = request(prompt_tokens=prompt_tokens, expected_output_tokens=0), made.snapshot()
     miss = material(asked, decide(asked, snapshot, 0.0, 0.0), snapshot, 0.0).miss
     assert miss is not None
@@ -132,12 +132,14 @@ def test_as_many_answers_must_end_as_make_the_room_that_is_lacking(prompt_tokens
     assert miss.wait_s == pytest.approx(longest * tpot_s)
 
 
+APART: dict[str, Any] = {"kv_domain": "d", "fabric": "ib"}
+PAIRS = Policy(max_kv_share=1.0, hand_over=HandOver.LLM_D)
+
+
 def test_either_half_of_a_pair_needs_room_for_the_whole_prompt() -> None:
     """Of two that compute prompts, and two that answer, those with room are the pair; without any, each says why."""
-    apart = {"kv_domain": "d", "kv_blocks": 1000, "fabric": "ib"}
     names = {"p0": Role.PREFILL, "p1": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
-    policy = Policy(max_kv_share=1.0, hand_over=HandOver.LLM_D)
-    made = router(*(instance(name, role=role, **apart) for name, role in names.items()), policy=policy)
+    made = router(*(instance(name, role=role, **ROOM, **APART) for name, role in names.items()), policy=PAIRS)
     for name in ("p0", "d0"):
         fill(made, name, f"at {name}", prompt_tokens=9000)
     asked = request(prompt_tokens=8000)
@@ -149,3 +151,11 @@ def test_either_half_of_a_pair_needs_room_for_the_whole_prompt() -> None:
         fill(made, name, f"at {name}", prompt_tokens=9000)
     none = made.choose(request("none", prompt_tokens=8000), 0.0, 0.0)
     assert none.reason is Reason.KV_FULL
+
+
+def test_an_answer_needs_no_room_where_only_its_prompt_is_computed() -> None:
+    """One that is half full computes the prompt of an answer that would not find room there."""
+    halves = (instance(role.value, role=role, **ROOM, **APART) for role in (Role.PREFILL, Role.DECODE))
+    made = router(*halves, policy=PAIRS)
+    fill(made, "prefill", "old", prompt_tokens=9000)
+    assert made.choose(request(prompt_tokens=500, expected_output_tokens=9000), 0.0, 0.0).reason is None

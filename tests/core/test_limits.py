@@ -13,16 +13,18 @@ from tests.core.builders import instance, request, router
 @pytest.mark.parametrize(
     ("tags", "limits"),
     [
-        ({}, Limits(10, 2)),
-        ({"rack": "7"}, Limits(10, 2)),
-        ({"max_in_flight": "64"}, Limits(64, 2)),
-        ({"max_queued": "0"}, Limits(10, 0)),
-        ({"max_in_flight": "none", "max_queued": "none"}, Limits(None, None)),
+        ({}, Limits(10, 2, 1.5)),
+        ({"rack": "7"}, Limits(10, 2, 1.5)),
+        ({"max_in_flight": "64"}, Limits(64, 2, 1.5)),
+        ({"max_queued": "0"}, Limits(10, 0, 1.5)),
+        ({"max_in_flight": "none", "max_queued": "none"}, Limits(None, None, 1.5)),
+        ({"max_kv_share": "0.9"}, Limits(10, 2, 0.9)),
+        *(({"max_kv_share": each}, Limits(10, 2, None)) for each in ("none", "0", "-1", "inf", "nan")),
     ],
 )
 def test_tags_of_an_instance_stand_above_the_rules_for_all(tags: dict[str, str], limits: Limits) -> None:
     """A tag that is no number takes a limit away."""
-    assert limits_of(instance(tags=tags), Policy(max_in_flight=10, max_queued=2)) == limits
+    assert limits_of(instance(tags=tags), Policy(max_in_flight=10, max_queued=2, max_kv_share=1.5)) == limits
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.instance import Instance, Lifecycle
+from extproc.core.request import RequestClass
 from extproc.core.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
@@ -38,6 +39,17 @@ def test_the_instance_that_is_free_first_counts() -> None:
     made.choose(request("long", expected_output_tokens=4000), 0.0, 0.0)
     made.choose(request("short", expected_output_tokens=400), 0.0, 0.0)
     assert told_s(made, 0.0) <= 4
+
+
+def test_a_class_that_may_fill_half_waits_for_as_many_ends_as_it_has_places_too_few() -> None:
+    """Three run where two may: the second of them to end leaves a place."""
+    made = router(instance(), policy=Policy(max_in_flight=4))
+    for number, tokens in enumerate((4000, 400, 2000)):
+        made.choose(request(str(number), expected_output_tokens=tokens), 0.0, 0.0)
+    asked = request("refused", request_class=RequestClass.BATCH)
+    decision = made.choose(asked, 0.0, 0.0)
+    assert decision.chosen is None
+    assert 12 <= retry_after_s(asked, decision, made.snapshot(), 0.0, 0.0) <= 15
 
 
 def test_an_answer_that_is_overdue_may_end_any_moment() -> None:
