@@ -67,23 +67,13 @@ class Fitting:
 
     able: Flags  # nothing stands against them that is never waived
     long_enough: Flags  # for all the output that may be asked for, too
-    doubts: npt.NDArray[np.int8]  # `Doubt`
+    sound: Flags  # nothing speaks against them that is waived where no better one is left (`Doubt`)
     standing: Standing
 
     @property
     def fit(self) -> Flags:
         """Those that fulfil all constraints."""
-        return next(self.rungs())
-
-    def rungs(self) -> Iterator[Flags]:
-        """Who fulfils all constraints, then who is asked when those before are none.
-
-        If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
-        Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
-        """
-        for room in (self.long_enough, ~self.long_enough):
-            for doubt in Doubt:
-                yield self.able & room & (self.doubts == doubt)
+        return self.able & self.long_enough & self.sound
 
 
 def demand_of(request: Request, *, whole: bool = True) -> Demand:
@@ -153,7 +143,11 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
     for key in full:
         if key in columns.row_of:
             able[columns.row_of[key]] = False
-    return Fitting(able, columns.longest_tokens >= request.context_tokens, _doubts(snapshot, now), standing)
+    sound = snapshot.heard_at_s - columns.observed_at_s <= policy.stale_after_s
+    for key in (*snapshot.cooldowns.resting(now), *snapshot.backpressure.paused(now)):
+        if key in columns.row_of:
+            sound[columns.row_of[key]] = False
+    return Fitting(able, columns.longest_tokens >= request.context_tokens, sound, standing)
 
 
 def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_tokens: Floats) -> Fitting:
@@ -161,6 +155,18 @@ def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_to
     if not snapshot.columns.any_kv_limit:
         return found
     return replace(found, able=found.able > short(request, snapshot, cached_tokens))
+
+
+def last_resorts(found: Fitting, snapshot: Snapshot, now: float) -> Iterator[Flags]:
+    """Whom to ask where nobody fulfils all constraints: the first of these that is not empty.
+
+    If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
+    Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
+    """
+    doubts = _doubts(snapshot, now)
+    for room in (found.long_enough, ~found.long_enough):
+        for doubt in Doubt:
+            yield found.able & room & (doubts == doubt)
 
 
 def _doubts(snapshot: Snapshot, now: float) -> npt.NDArray[np.int8]:

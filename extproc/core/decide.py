@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from itertools import chain
 
 import numpy as np
 
-from extproc.core.arrays import Floats
+from extproc.core.arrays import Flags, Floats
 from extproc.core.cached import Cached
-from extproc.core.constraints import Fitting, fitting, obstacle, with_kv_room
+from extproc.core.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
 from extproc.core.cost import Pricing
 from extproc.core.decision import Decision, Rejection
 from extproc.core.request import Request
@@ -25,12 +26,14 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
     if not np.count_nonzero(found.able):
-        return Decision(None, (), _rejected(request, found, snapshot, now, full))
+        return Decision(None, (), _rejected(request, found, found.able, snapshot, now, full))
     cached = Cached(request, snapshot, now)
     hits = cached.hits()
     found = with_kv_room(found, request, snapshot, hits.tokens())
-    rejected = _rejected(request, found, snapshot, now, full, hits.tokens())
-    eligible = next((each for each in found.rungs() if np.count_nonzero(each)), None)
+    fit = found.fit
+    rejected = _rejected(request, found, fit, snapshot, now, full, hits.tokens())
+    asked = chain((fit,), last_resorts(found, snapshot, now))
+    eligible = next((each for each in asked if np.count_nonzero(each)), None)
     if eligible is None:
         return Decision(None, (), rejected)
     prices = Pricing(request, snapshot, now).prices(eligible, hits)
@@ -45,13 +48,13 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
 def _rejected(
     request: Request,
     found: Fitting,
+    fit: Flags,
     snapshot: Snapshot,
     now: float,
     full: Set[str],
     cached_tokens: Floats | None = None,
 ) -> tuple[Rejection, ...]:
     """Why each of the others does not fit. `cached_tokens` of the prompt; None where that makes no difference."""
-    fit = found.fit
     out = len(fit) - np.count_nonzero(fit)
     misfits, of_demand = found.standing.misfits, found.standing.rejected
     if out == len(of_demand):

@@ -20,7 +20,7 @@ from extproc.core.kv_room import shortage
 from extproc.core.request import Request
 from extproc.core.snapshot import Snapshot
 
-_SOUND = int(Doubt.NONE)  # how well an instance stands; `Fitting.rungs` has the same order
+_SOUND = int(Doubt.NONE)  # how well an instance stands; `last_resorts` has the same order
 _TIGHT = len(Doubt)  # and beyond: short of room for the answer
 
 
