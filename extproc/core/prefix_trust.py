@@ -64,6 +64,26 @@ class PrefixTrust:
         self.news: list[tuple[str, str, bool]] = []
         """Instance keys and models whose engine's word has become, or is no longer, trusted; emptied by the reader."""
 
+    def learn(self, key: str, outcome: Outcome) -> bool:
+        """Hold what was claimed of the instance that answered against its report; True as of `check`.
+
+        Not where much of the prompt had been sent a moment before: that may or may not have been computed by then.
+        """
+        features = outcome.features
+        if features is None or outcome.attempts > 1 or features.instance_key != key:
+            return False
+        if features.partner_key:  # what came from there counts as cached, too
+            return False
+        reported_tokens = self.reported(key, outcome)
+        if reported_tokens is None:
+            return False
+        claimed_tokens = max(features.learned_tokens, features.told_tokens)
+        if features.recent_tokens > claimed_tokens / 2:
+            return False
+        if features.told_tokens >= 0:
+            self.check(key, features.model, CacheSource.TOLD, features.told_tokens, reported_tokens)
+        return self.check(key, features.model, CacheSource.LEARNED, features.learned_tokens, reported_tokens)
+
     def reported(self, key: str, outcome: Outcome) -> int | None:
         """Cached tokens that an engine reports, None if it does not.
 

@@ -12,9 +12,10 @@ from extproc.core.beliefs import Beliefs
 from extproc.core.columns import Columns
 from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
-from extproc.core.decision import CacheSource, Candidate, Decision
+from extproc.core.decision import Candidate, Decision
 from extproc.core.fleet import Change, Fleet
 from extproc.core.hand_over import HandOver
+from extproc.core.health import Health
 from extproc.core.instance import Instance
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
@@ -31,13 +32,11 @@ from extproc.core.slow_start import WarmUps
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speed_records import KindRecord
 from extproc.core.tail import TtftTail
-from extproc.core.verdict import Attempt, Verdict, verdict
+from extproc.core.verdict import Attempt
 from extproc.core.work import Reservation, block_size_tokens
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
 _DEFAULT_KV_TOKENS = 400_000
-# An access log is flushed every 50 ms, so that a request was sent up to this much sooner than its duration tells.
-_LOG_LATE_S = 0.1
 
 
 class Router:
@@ -57,6 +56,7 @@ class Router:
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
         self.backpressure = Backpressure()
         self.warm_ups = WarmUps()
+        self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
         self._columns = Columns()
 
     def snapshot(self) -> Snapshot:
@@ -87,9 +87,7 @@ class Router:
             self.ledger.forget(key)
             self.prefixes.forget(key)
             self.trust.forget(key)
-            self.cooldowns.forget(key)
-            self.backpressure.forget(key)
-            self.warm_ups.forget(key)
+            self._health.forget(key)
             self.meter.forget(key)
             self.beliefs.speeds.forget(key)
         for member in change.reported:
@@ -116,16 +114,15 @@ class Router:
     def served_by(self, request: Request, address: str, now: float, status: int | None = None) -> None:
         """The answer begins, so its prompt is computed. After a retry its endpoint is not the one that was chosen.
 
-        `address` is what Envoy says of it, "" if nothing. `status` is what the answer begins with: an instance on
-        probation is well long before an answer has ended.
+        `address` is what Envoy says of it, "" if nothing. `status` is what the answer begins with.
         """
         self._end_prompt(prompt_id(request.id), now)
         member = self.fleet.by_address(address)
         if member is None:
             return
         self.rebook(request, member.instance, now)
-        if status is not None and verdict(status, ()) is Verdict.WELL and request.id in self.ledger.booked():
-            self._is_well(member.instance.key, now, self.ledger.reservation(request.id).taken_s)
+        if status is not None and request.id in self.ledger.booked():
+            self._health.begins(member.instance.key, status, now, self.ledger.reservation(request.id).taken_s)
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight."""
@@ -154,45 +151,17 @@ class Router:
         chosen_key = outcome.features.instance_key if outcome.features else None
         served_key = served.instance.key if served else None
         if outcome.attempts > 1 and chosen_key not in (None, served_key) and self._is_current(chosen_key):
-            # Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder.
-            self.backpressure.push_back(str(chosen_key), now, now - outcome.duration_s)
+            self._health.passed_over(str(chosen_key), outcome, now)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
         partner_key = outcome.features.partner_key if outcome.features else ""
         if self._is_current(partner_key):
-            self._judge_partner(partner_key, outcome, now)
+            self._health.judge_partner(partner_key, outcome, now)
 
     def attempted(self, attempt: Attempt, now: float) -> None:
         """Take in what one attempt says of the instance it went to."""
-        sent_s = now - attempt.duration_s
         member = self.fleet.by_address(attempt.address)
-        if member is None:
-            return
-        key = member.instance.key
-        match verdict(attempt.status, attempt.flags):
-            case Verdict.BROKEN:
-                self.cooldowns.fail(key, now, sent_s)
-            case Verdict.FULL:
-                self.backpressure.push_back(key, now, sent_s, attempt.retry_after_s)
-            case Verdict.WELL:
-                self._is_well(key, now, sent_s - _LOG_LATE_S)
-                self.warm_ups.answered(key, member.ready_since_s, sent_s - _LOG_LATE_S)
-
-    def _judge_partner(self, key: str, outcome: Outcome, now: float) -> None:
-        """Either of a pair may be to blame for a failure, since the status tells no more; an answer clears both.
-
-        What Envoy has flagged happened on its way to the one that answers.
-        """
-        sent_s, judged = now - outcome.duration_s, verdict(outcome.status, outcome.flags)
-        if judged is Verdict.WELL:
-            self._is_well(key, now, sent_s - _LOG_LATE_S)
-        elif judged is Verdict.BROKEN and not outcome.flags:
-            self.cooldowns.fail(key, now, sent_s)
-        elif judged is Verdict.FULL and not outcome.flags:
-            self.backpressure.push_back(key, now, sent_s)
-
-    def _is_well(self, key: str, now: float, sent_s: float) -> None:
-        self.cooldowns.succeed(key, now, sent_s)
-        self.backpressure.succeed(key, now, sent_s)
+        if member is not None:
+            self._health.attempted(member, attempt, now)
 
     def _met(self, outcome: Outcome, now: float) -> MetLoad | None:
         """The load that a request met; its stream may end a little after its outcome is told."""
@@ -285,29 +254,10 @@ class Router:
             self.recent.insert(instance.key, request.prefix, now)
 
     def _check_prefix(self, outcome: Outcome) -> None:
-        """Hold what was claimed to be cached against what the engine says was.
-
-        Not where much of it had been sent a moment before: that may or may not have been computed by then.
-        """
-        features = outcome.features
+        """Hold what was claimed to be cached against what the engine says was."""
         served = self.fleet.by_address(outcome.address)
-        if features is None or served is None or outcome.attempts > 1:
-            return
-        if features.partner_key:  # what came from there counts as cached, too
-            return
-        key = features.instance_key
-        if served.instance.key != key:
-            return
-        reported_tokens = self.trust.reported(key, outcome)
-        if reported_tokens is None:
-            return
-        claimed_tokens = max(features.learned_tokens, features.told_tokens)
-        if features.recent_tokens > claimed_tokens / 2:
-            return
-        if features.told_tokens >= 0:
-            self.trust.check(key, features.model, CacheSource.TOLD, features.told_tokens, reported_tokens)
-        if self.trust.check(key, features.model, CacheSource.LEARNED, features.learned_tokens, reported_tokens):
-            self.prefixes.forget(key)
+        if served is not None and self.trust.learn(served.instance.key, outcome):
+            self.prefixes.forget(served.instance.key)
 
 
 def _kv_tokens(instance: Instance) -> int:

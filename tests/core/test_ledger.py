@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extproc.core.instance import Load
 from extproc.core.ledger import Ledger
-from extproc.core.retry_after import first_end_s
+from extproc.core.retry_after import ends_s
 from extproc.core.work import Reservation
 from tests.core.builders import instance
 
@@ -267,7 +267,7 @@ def test_reports_do_not_put_off_when_a_prompt_was_computed() -> None:
     ledger.reserve(at.key, reservation("only", 0.0, prefill_s=1.0))
     for at_s in (2.0, 5.0, 9.0):
         ledger.report(instance(load=Load(running=1, waiting=0)), at_s)
-    assert first_end_s(ledger.work(at.key), 0.2, 9.0) == pytest.approx(1.0 + 50 * 0.2 - 9.0)
+    assert [end_s for end_s, _ in ends_s(ledger.work(at.key), 0.2, 9.0)] == [pytest.approx(1.0 + 50 * 0.2 - 9.0)]
 
 
 def test_an_end_gives_back_what_was_counted_for_it_and_no_more() -> None:
