@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+
 import pytest
 
+from extproc.commands.serve import add_deciding_arguments, policy
 from extproc.core.decision import Reason
 from extproc.core.limits import Limits, limits_of
 from extproc.core.snapshot import Policy
@@ -25,6 +28,15 @@ from tests.core.builders import instance, request, router
 def test_tags_of_an_instance_stand_above_the_rules_for_all(tags: dict[str, str], limits: Limits) -> None:
     """A tag that is no number takes a limit away."""
     assert limits_of(instance(tags=tags), Policy(max_in_flight=10, max_queued=2, max_kv_share=1.5)) == limits
+
+
+def test_flags_of_the_service_are_the_rules_for_all() -> None:
+    """One flag a limit; without them there is none."""
+    parser = ArgumentParser()
+    add_deciding_arguments(parser)
+    given = parser.parse_args(["--max-in-flight", "10", "--max-queued", "2", "--max-kv-share", "1.5"])
+    assert limits_of(instance(), policy(given)) == Limits(10, 2, 1.5)
+    assert limits_of(instance(), policy(parser.parse_args([]))) == Limits(None, None, None)
 
 
 @pytest.mark.parametrize(
