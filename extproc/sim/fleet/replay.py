@@ -102,6 +102,7 @@ class _Replay:
             block_size_tokens=self._traffic.block_size_tokens,
             random=Random(f"policy {self._conditions.seed} {replica}"),
             probe=lambda instance_id: self._engines[instance_id].probe(self._clock.now_s),
+            specs={spec.id: spec for spec in self._fleet.instances},
             engines=self._engines,
             common=self._common,
         )

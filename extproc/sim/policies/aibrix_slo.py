@@ -7,29 +7,52 @@ target; deployments by rank, none with a positive rank after the first), `pkg/pl
 over the requests that an instance can hold at its SLO by Little's law; utilisation = their sum over its requests).
 Target: 50 ms a token + 2 s for the first, the goodput limits of the comparison; AIBrix leaves it to the profile.
 
-A deployment is all instances of one model, hardware and parallelism. AIBrix profiles each offline on a grid of powers
-of two of output and input length; ours come from the same fits as the simulator's engines. Output length is predicted
-as the mean of answers to prompts of the same power of two (128 before there are any). AIBrix holds a request in its
-gateway while nobody has room; a simulated router cannot, so it goes to the least utilised (its push mode does so).
+A deployment is all instances of one model, hardware, parallelism and engine limits. AIBrix profiles each offline on a
+grid of powers of two of output and input length; ours are worked out from the step times of a sound engine of that
+kind, what it spends beside its kernels included. Output length is predicted as the mean of answers to prompts of the
+same power of two (128 before there are any). AIBrix holds a request in its gateway while nobody has room; a simulated
+router cannot, so it goes to the least utilised (its push mode does so).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from random import Random
 
-from extproc.core.profile import Profile, profile_for
+from extproc.core.profile import Profile
+from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.desk import Desk, Seen, Trip
 from extproc.sim.policies.policy import Ask, Ending, Policy, Setting
 
 TARGET_TPOT_S = 0.05
 TARGET_TTFT_S = 2.0
 FIRST_OUTPUT_TOKENS = 128.0
-DEFAULT_MAX_NUM_SEQS = 256
 
-Deployment = tuple[str, str, int, int]  # first model, hardware, tensor parallel, sequences in a batch at the most
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Instances that one offline profile stands for."""
+
+    profile: Profile
+    step_overhead_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    def latency_s(self, prompt_tokens: int, output_tokens: int, at_once: int) -> float:
+        """Seconds of each of `at_once` requests: while one lives, each of them is prefilled once.
+
+        Prompt chunks ride in the steps that decode, of which there are as many as the answer has tokens, or more if
+        the prompts do not fit into those.
+        """
+        profile = self.profile
+        steps = max(output_tokens, at_once * (prompt_tokens + output_tokens) / self.max_num_batched_tokens)
+        fixed_s = max(profile.a_ms, profile.d_ms) * 1e-3 + self.step_overhead_s
+        prefill_s = profile.prefill_s(prompt_tokens, 0) - profile.a_ms * 1e-3
+        context_tokens = at_once * (prompt_tokens + output_tokens / 2)
+        decode_s = profile.decode_step_s(at_once, context_tokens) - profile.d_ms * 1e-3
+        return steps * fixed_s + at_once * prefill_s + output_tokens * decode_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +66,8 @@ class _Shape:
 class AibrixSlo:
     """Predicted lengths, shapes and utilisations, and the rule on them."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Mapping[str, InstanceSpec]) -> None:
+        self._deployments = {name: _deployment(spec) for name, spec in specs.items()}
         self._shapes: dict[tuple[Deployment, int, int], _Shape] = {}
         self._answers: dict[int, tuple[int, int]] = {}  # by log2 of the prompt: answers, and their tokens
         self._utilisation: dict[int, float] = {}  # by number
@@ -53,7 +77,7 @@ class AibrixSlo:
         """The least utilised with room, in the deployments by rank."""
         groups: dict[Deployment, list[Seen]] = {}
         for seen in candidates:
-            groups.setdefault(_deployment(seen), []).append(seen)
+            groups.setdefault(self._deployments[seen.id], []).append(seen)
         ranked = sorted(((self.rank_s(ask, deployment), deployment) for deployment in groups), key=lambda at: at[0])
         for place, (rank_s, deployment) in enumerate(ranked):
             if place > 0 and rank_s > 0:
@@ -93,7 +117,7 @@ class AibrixSlo:
     def sent(self, trip: Trip, now: float) -> None:
         """Book a request's consumption."""
         number = trip.seen.number
-        at_once = self.shape(trip.ask, _deployment(trip.seen)).at_once
+        at_once = self.shape(trip.ask, self._deployments[trip.seen.id]).at_once
         consumed = self._consumed[trip.ask.id, number] = 1 / max(1, at_once)
         self._utilisation[number] = self._utilisation.get(number, 0.0) + consumed
 
@@ -114,14 +138,13 @@ class AibrixSlo:
 
 def aibrix_slo(setting: Setting) -> Policy:
     """AIBrix's slo rule."""
-    rule = AibrixSlo()
+    rule = AibrixSlo(setting.specs)
     return Desk(setting, rule, on_sent=rule.sent, on_over=rule.over)
 
 
-def _deployment(seen: Seen) -> Deployment:
-    instance = seen.instance
-    sequences = instance.max_num_seqs or DEFAULT_MAX_NUM_SEQS
-    return instance.models[0], instance.hardware, instance.tensor_parallel, sequences
+def _deployment(spec: InstanceSpec) -> Deployment:
+    """What is measured of its kind: how slow this one instance is has no part in it."""
+    return Deployment(spec.profile(), spec.step_overhead_s, spec.max_num_seqs, spec.max_num_batched_tokens)
 
 
 def _power(tokens: float) -> int:
@@ -131,23 +154,15 @@ def _power(tokens: float) -> int:
 
 def _measure(deployment: Deployment, prompt_tokens: int, output_tokens: int) -> _Shape:
     """Find the most requests of one shape that keep the target side by side, by bisection."""
-    model, hardware, tensor_parallel, sequences = deployment
-    profile = profile_for(model, hardware, tensor_parallel)
     target_s = TARGET_TPOT_S * output_tokens + TARGET_TTFT_S
-    alone_s = _latency_s(profile, prompt_tokens, output_tokens, 1)
+    alone_s = deployment.latency_s(prompt_tokens, output_tokens, 1)
     if alone_s > target_s:
         return _Shape(alone_s, 0)
-    low, high = 1, sequences + 1
+    low, high = 1, deployment.max_num_seqs + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if _latency_s(profile, prompt_tokens, output_tokens, middle) <= target_s:
+        if deployment.latency_s(prompt_tokens, output_tokens, middle) <= target_s:
             low = middle
         else:
             high = middle
-    return _Shape(_latency_s(profile, prompt_tokens, output_tokens, low), low)
-
-
-def _latency_s(profile: Profile, prompt_tokens: int, output_tokens: int, at_once: int) -> float:
-    """Seconds of each of `at_once` requests: while it lives, each of the others is prefilled once as well."""
-    context = at_once * (prompt_tokens + output_tokens / 2)
-    return at_once * profile.prefill_s(prompt_tokens, 0) + output_tokens * profile.decode_step_s(at_once, context)
+    return _Shape(deployment.latency_s(prompt_tokens, output_tokens, low), low)

@@ -12,6 +12,7 @@ from extproc.sim.traffic.arrival import Arrival
 
 if TYPE_CHECKING:
     from extproc.sim.fleet.engine import Engine
+    from extproc.sim.fleet.spec import InstanceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Setting:
     block_size_tokens: int  # that the blocks of requests are cut in
     random: Random
     probe: Callable[[str], Probe | None]  # by instance id; None: it does not answer
+    specs: Mapping[str, InstanceSpec]  # by instance id: for rules whose operator measures each kind before it serves
     engines: Mapping[str, Engine]  # the truth: for an oracle only
     common: dict[str, object]  # the same one for all replicas, without delay: for an oracle only
 

@@ -10,19 +10,21 @@ Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LLM Servin
 * output is the client's own cap, else 45 tokens;
 * rebalancing: where an instance costs more than 1.5 x the cheapest, its cheapest large nodes go there.
 
-Where we differ, all in Preble's favour: prefill times are those of each instance's own hardware and not of one
-profiled GPU; the room of a cache is what the instance publishes and not taken to be full; a node is held until it is
-evicted, not only for the window. Rebalancing looks once a second; a single hot node is not split in two.
+Where we differ, all in Preble's favour: prefill times are those of a sound engine on each instance's own hardware, what
+it spends beside its kernels included, and not of one profiled GPU; the room of a cache is what the instance publishes
+and not taken to be full; a node is held until it is evicted, not only for the window. Rebalancing looks once a second;
+a single hot node is not split in two.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil
 from random import Random
 from statistics import median
 
-from extproc.core.profile import Profile, profile_for
+from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.desk import Desk, Seen, Trip
 from extproc.sim.policies.picking import least
 from extproc.sim.policies.policy import Ask, Ending, Policy, Setting
@@ -40,13 +42,20 @@ REBALANCE_S = 1.0
 class _Machine:
     """What is known of one instance: its speed, its answers and what lies in its cache."""
 
-    def __init__(self, seen: Seen, block_size_tokens: int) -> None:
-        instance = seen.instance
-        self.profile: Profile = profile_for(instance.models[0], instance.hardware, instance.tensor_parallel)
+    def __init__(self, seen: Seen, spec: InstanceSpec, block_size_tokens: int) -> None:
+        self._profile = spec.profile()
+        self._step_overhead_s = spec.step_overhead_s
+        self._step_tokens = spec.max_num_batched_tokens
         self.shelf = Shelf(seen.number, _room_tokens(seen) // block_size_tokens)
         self.tpots = deque((FIRST_TPOT_S,), maxlen=ANSWERS)
         self.tpot_s = FIRST_TPOT_S
         self.active_output_tokens = 0
+
+    def prefill_s(self, new_tokens: int, cached_tokens: int) -> float:
+        """Seconds to compute a part of a prompt on an idle engine of this kind, in as many steps as it takes."""
+        steps = max(1, ceil(new_tokens / self._step_tokens))
+        more_s = (steps - 1) * self._profile.a_ms * 1e-3 + steps * self._step_overhead_s
+        return self._profile.prefill_s(new_tokens, cached_tokens) + more_s
 
     def answered(self, tpot_s: float) -> None:
         self.tpots.append(tpot_s)
@@ -56,7 +65,8 @@ class _Machine:
 class Preble:
     """The tree, the window and the machines, and the rule on them."""
 
-    def __init__(self, block_size_tokens: int) -> None:
+    def __init__(self, specs: Mapping[str, InstanceSpec], block_size_tokens: int) -> None:
+        self._specs = specs
         self._size = block_size_tokens
         self._tree = Radix()
         self._machines: dict[int, _Machine] = {}
@@ -70,7 +80,7 @@ class Preble:
         """The cheapest holder, or the cheapest of all."""
         for seen in candidates:
             if seen.number not in self._machines:
-                self._machines[seen.number] = _Machine(seen, self._size)
+                self._machines[seen.number] = _Machine(seen, self._specs[seen.id], self._size)
         self._window.expire(now)
         leaf, matched = self._insert(ask)
         pool = candidates
@@ -150,7 +160,7 @@ class Preble:
 
     def _prefill_s(self, node: Node, number: int) -> float:
         size = self._size
-        return self._machines[number].profile.prefill_s(len(node.blocks) * size, node.start * size)
+        return self._machines[number].prefill_s(len(node.blocks) * size, node.start * size)
 
     def _rebalance(self) -> None:
         """Move the cheapest large nodes from those that cost too much to the cheapest, by prefixes seen twice."""
@@ -204,5 +214,5 @@ def _room_tokens(seen: Seen) -> int:
 
 def preble(setting: Setting) -> Policy:
     """Preble's E2."""
-    rule = Preble(setting.block_size_tokens)
+    rule = Preble(setting.specs, setting.block_size_tokens)
     return Desk(setting, rule, on_sent=rule.sent, on_over=rule.over)

@@ -24,6 +24,7 @@ BLOCK_TOKENS = 64
 _SAMPLE_LINES = 1000  # with text, from which the bytes of a token are reckoned
 _BYTES_PER_TOKEN = 4.0  # of a log without text: nothing is cut by it
 _HTTP_ERROR = 400
+_LONGEST_S = 31 * 86_400.0  # what lies further apart is a clock gone wrong, and nothing happens for years
 
 _START = ("timestamp", "start_time", "startTime", "created_at", "created", "time", "ts")
 _END = ("end_time", "endTime", "completed_at")
@@ -45,6 +46,7 @@ _PARSERS = (
 class _Entry:
     """One line: `started_s` and `ended_s` since 1970."""
 
+    line: int
     started_s: float
     ended_s: float | None
     arrival: Arrival
@@ -65,6 +67,7 @@ def load(path: Path, requests: int | None = None) -> Traffic:
     if not entries:
         raise no_requests(path)
     entries.sort(key=lambda entry: entry.started_s)
+    _check_span(path, entries)
     return Traffic(name=path.stem, arrivals=_linked(entries), block_size_tokens=BLOCK_TOKENS)
 
 
@@ -75,7 +78,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
             if not isinstance(record, dict):
                 raise ValueError("not an object")
             if not _failed(record):
-                yield _entry(record)
+                yield _entry(number, record)
         except (ValueError, BodyError) as error:  # orjson's own is a ValueError
             raise bad_line(path, number, str(error)) from error
 
@@ -87,7 +90,7 @@ def _failed(record: Body) -> bool:
     return bool(record.get("error")) or (isinstance(status, int) and status >= _HTTP_ERROR)
 
 
-def _entry(record: Body) -> _Entry:
+def _entry(line: int, record: Body) -> _Entry:
     """Raises ValueError or BodyError for a line that makes no sense."""
     response = object_of(record, "response")
     asked = {**record, **(object_of(record, "request") or object_of(record, "body"))}
@@ -107,7 +110,7 @@ def _entry(record: Body) -> _Entry:
         request_class=_class(asked, prompt_tokens),
         max_output_tokens=None if cap is None else _count(cap, "max_tokens"),
     )
-    return _Entry(started_s, _end(record, started_s), arrival, _text(asked, model))
+    return _Entry(line, started_s, _end(record, started_s), arrival, _text(asked, model))
 
 
 def _first(names: tuple[str, ...], *places: Body) -> Any:
@@ -171,6 +174,21 @@ def _block_bytes(path: Path) -> int:
 def _blocks(entry: _Entry, block_bytes: int) -> tuple[int, ...]:
     full = entry.arrival.prompt_tokens // BLOCK_TOKENS
     return byte_chain(entry.text, prefix_salt(entry.arrival.model), block_bytes)[:full]
+
+
+def _check_span(path: Path, entries: list[_Entry]) -> None:
+    """Raise ConfigError for a log that spans more than a month, and name the line furthest from the middle one."""
+    if entries[-1].started_s - entries[0].started_s <= _LONGEST_S:
+        return
+    middle_s = entries[len(entries) // 2].started_s
+    odd = max(entries, key=lambda entry: abs(entry.started_s - middle_s))
+    apart_days = abs(odd.started_s - middle_s) / 86_400
+    raise bad_line(
+        path,
+        odd.line,
+        f"its time is {apart_days:,.0f} days from the middle request's, and a log may span {_LONGEST_S / 86_400:.0f} "
+        "days: mend or drop the line, or cut the log",
+    )
 
 
 def _linked(entries: list[_Entry]) -> tuple[Arrival, ...]:

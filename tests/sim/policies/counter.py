@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.policy import Ask, Ending, Policy, Probe, Setting
 from extproc.sim.traffic.arrival import Arrival
 
@@ -13,9 +14,14 @@ BLOCK_TOKENS = 64
 
 
 def setting(
-    *, seed: int = 1, replica: int = 0, replicas: int = 1, probe: Callable[[str], Probe | None] | None = None
+    *,
+    seed: int = 1,
+    replica: int = 0,
+    replicas: int = 1,
+    probe: Callable[[str], Probe | None] | None = None,
+    specs: Mapping[str, InstanceSpec] | None = None,
 ) -> Setting:
-    """Where a policy finds itself; nobody answers probes unless told otherwise."""
+    """Where a policy finds itself; nobody answers probes, and instances are H100, unless told otherwise."""
     engines: Mapping[str, object] = {}
     return Setting(
         replica=replica,
@@ -23,6 +29,7 @@ def setting(
         block_size_tokens=BLOCK_TOKENS,
         random=Random(seed),
         probe=probe or (lambda instance_id: None),
+        specs=specs or {name: InstanceSpec(id=name, models=("model",)) for name in "abcdefgh"},
         engines=engines,  # type: ignore[arg-type]
         common={},
     )

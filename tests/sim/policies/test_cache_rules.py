@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.instance import Load
+from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.catalog import load
 from extproc.sim.policies.policy import Ending
 from extproc.sim.policies.smetric import work
@@ -312,9 +313,10 @@ def test_preble_moves_prefixes_from_an_instance_that_costs_too_much():
     assert places == {"a", "b"}
 
 
-def _slo(hardware_of):
+def _slo(hardware_of, **limits):
     """AIBrix's slo rule over instances of the given hardware."""
-    policy = load("aibrix_slo")(setting())
+    specs = {name: InstanceSpec(id=name, models=("model",), hardware=hw, **limits) for name, hw in hardware_of.items()}
+    policy = load("aibrix_slo")(setting(specs=specs))
     for name, hardware in hardware_of.items():
         policy.published(instance(name, hardware=hardware), 0.0, 0.0)
     return policy
@@ -350,3 +352,24 @@ def test_aibrix_slo_learns_how_long_answers_get():
         policy.ended(request, "a", Ending(200, 0.1, 1.0, tokens, None), 1.0)
     assert rule.output_tokens(ask("z")) == 20
     assert rule.output_tokens(ask("longer", 6400)) == 128
+
+
+@pytest.mark.parametrize(("at_once", "steps"), [(1, 128), (64, 128), (256, 256 * (4096 + 128) / 8192)])
+def test_aibrix_slo_measures_all_that_a_step_takes(at_once, steps):
+    """One step a token of the answer, or as many as the prompts fill; each with 4 ms beside the kernels' time."""
+    (lean,) = _slo({"a": "h100_sxm"})._rule._deployments.values()
+    (real,) = _slo({"a": "h100_sxm"}, step_overhead_s=0.004)._rule._deployments.values()
+    more_s = real.latency_s(4096, 128, at_once) - lean.latency_s(4096, 128, at_once)
+    assert more_s == pytest.approx(0.004 * steps)
+
+
+def test_preble_measures_all_that_a_step_takes():
+    """A prompt of two steps' tokens costs two steps' overhead and the fixed time of the second."""
+    spec = InstanceSpec(id="a", models=("model",), step_overhead_s=0.004, max_num_batched_tokens=640)
+    policy = load("preble")(setting(specs={"a": spec}))
+    publish(policy, {"a": Load()})
+    send(policy, "a", ask("r", 1280))
+    machine = policy._rule._machines[0]
+    profile = spec.profile()
+    assert machine.prefill_s(1280, 64) == pytest.approx(profile.prefill_s(1280, 64) + 0.008 + profile.a_ms * 1e-3)
+    assert machine.prefill_s(640, 0) == pytest.approx(profile.prefill_s(640, 0) + 0.004)

@@ -161,3 +161,18 @@ def test_a_log_of_failures_alone_is_refused(tmp_path: Path) -> None:
     """There is nothing to replay."""
     with pytest.raises(ConfigError, match="holds no requests"):
         load(written(tmp_path / "log.jsonl", '{"timestamp": 1, "status": 500}'))
+
+
+@pytest.mark.parametrize("absurd", [0, 5_000_000_000])
+def test_a_log_with_an_absurd_time_is_refused_and_the_line_named(tmp_path: Path, absurd: int) -> None:
+    """Years in which nothing comes would be simulated tick by tick."""
+    times = [1767225600, absurd, 1767225601, 1767225602]
+    path = written(tmp_path / "log.jsonl", *(json.dumps({"timestamp": at, **USAGE}) for at in times))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}, line 2: its time is ")
+
+
+def test_a_log_of_a_month_is_read(tmp_path: Path) -> None:
+    """To the second."""
+    assert len(log(tmp_path, {"timestamp": 5, **USAGE}, {"timestamp": 5 + 31 * 86_400, **USAGE}).arrivals) == 2
