@@ -36,17 +36,15 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_policies(args)
         return 0
+    if args.standing:
+        _show(args, _cells_of(args.standing), tables=False)
+        return 0
     slos = parse_slos(args.slo)
     page = html_file(args)
     wanted, named = setups(args), policies(args)
     results = _simulate(wanted, named, slos, args)
     cells = _cells(wanted, results)
-    if args.json:
-        from extproc.sim.report.suite_json import suite_json
-
-        print(json.dumps(suite_json(cells)))
-    else:
-        _print_tables(cells)
+    _show(args, cells)
     if args.timing:
         _tell_speeds(results)
     if page:
@@ -68,13 +66,15 @@ def _simulate(
     setups: Sequence[Setup], policies: Sequence[str], slos: Slos, args: argparse.Namespace
 ) -> list[list[Result]]:
     """For each setup the results of its policies."""
-    from extproc.sim.jobs import Job, work_all
+    from extproc.sim.jobs import Job, resumed, work_all
+    from extproc.sim.results_file import ResultsFile
 
-    draws = args.html is not None and len(setups) <= _DRAWN_CELLS
+    draws = args.html is not None and len(setups) <= _DRAWN_CELLS and not args.resume
     jobs = [Job(place, setup, name, slos, draws) for place, setup in enumerate(setups) for name in policies]
     results: list[list[Result]] = [[] for _ in setups]
     processes = args.jobs or os.cpu_count() or 1
-    for result in _watched(work_all(jobs, processes), len(jobs)):
+    made = resumed(jobs, processes, ResultsFile(args.resume)) if args.resume else work_all(jobs, processes)
+    for result in _watched(made, len(jobs)):
         results[result.place].append(result)
     return results
 
@@ -89,7 +89,7 @@ def _cells(setups: Sequence[Setup], results: Sequence[Sequence[Result]]) -> list
             load=setup.load,
             state_delay_s=setup.conditions.state_delay_s,
             replicas=setup.conditions.replicas,
-            seed=setup.conditions.seed,
+            seeds=(setup.conditions.seed,),
             policies=rows({result.policy: result.figures for result in made}),
         )
         for setup, made in zip(setups, results, strict=True)
@@ -105,13 +105,45 @@ def _watched(results: Iterable[Result], number: int) -> Iterator[Result]:
         yield result
 
 
-def _print_tables(cells: Sequence[Cell]) -> None:
+def _cells_of(path: Path) -> list[Cell]:
+    """Cells of an earlier run's JSON."""
+    from extproc.sim.report.suite_json import read_suite
+
+    try:
+        return read_suite(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"{path}: not the JSON of extproc simulate, with cells and policies") from error
+
+
+def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = True) -> None:
+    """Print what came out; how ours stands only of a suite, which was made to tell."""
+    from extproc.sim.policies.catalog import CATALOG
+    from extproc.sim.report.seeds import over_seeds
+    from extproc.sim.report.standing import standing
+    from extproc.sim.report.standing_shown import standing_json, standing_markdown, standing_text
+    from extproc.sim.report.suite_json import suite_json
+
+    middle = over_seeds(cells)
+    stands = None
+    if args.standing or args.suite or args.quick:
+        stands = standing(middle, [name for name, entry in CATALOG.items() if entry.knows_hardware])
+    if stands is None and (args.standing or args.markdown):
+        raise ConfigError("there is nothing to hold extproc against: run a suite with it and at least one rival")
+    if args.json:
+        print(json.dumps(suite_json(cells, middle) | ({"standing": standing_json(stands)} if stands else {})))
+    elif args.markdown and stands:
+        print(standing_markdown(stands, middle))
+    else:
+        parts = [_tables(middle)] if tables else []
+        print("\n\n".join([*parts, *([standing_text(stands, middle)] if stands else [])]))
+
+
+def _tables(cells: Sequence[Cell]) -> str:
     from extproc.sim.report.table import cell_table, suite_table
 
-    if len(cells) <= _DRAWN_CELLS:
-        print("\n\n".join(map(cell_table, cells)))
-    else:
-        print(suite_table(cells))
+    return "\n\n".join(map(cell_table, cells)) if len(cells) <= _DRAWN_CELLS else suite_table(cells)
 
 
 def _tell_speeds(results: Iterable[Iterable[Result]]) -> None:
@@ -129,6 +161,7 @@ def _tell_speeds(results: Iterable[Iterable[Result]]) -> None:
 
 def _write_page(path: Path, cells: Sequence[Cell], results: Sequence[Sequence[Result]], slos: Slos) -> None:
     from extproc.sim.report.page import Detail, Report, page
+    from extproc.sim.report.seeds import over_seeds
 
     details = [
         Detail(cell=cell, curves=[result.curves for result in made if result.curves is not None])
@@ -138,7 +171,7 @@ def _write_page(path: Path, cells: Sequence[Cell], results: Sequence[Sequence[Re
     report = Report(
         title="Simulated routing policies",
         command=shlex.join(["extproc", *sys.argv[1:]]),
-        cells=cells,
+        cells=over_seeds(cells),
         details=details,
         slos=slos,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def _single(args: argparse.Namespace) -> Iterator[Setup]:
     if args.load and args.rate:
         raise ConfigError("--load and --rate say the same in two ways: give one of them")
     fleet, traffic = _fleet(args), _traffic(args)
-    for seed in range(args.seed, args.seed + args.seeds):
+    for seed in _seeds(args):
         conditions = Conditions(
             state_period_s=args.state_period,
             state_delay_s=args.state_delay,
@@ -96,6 +96,25 @@ def _single(args: argparse.Namespace) -> Iterator[Setup]:
         )
 
 
+def _several(text: str) -> int | tuple[int, ...]:
+    """How many seeds, or which."""
+    if "," not in text:
+        return count(text)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError("must be a whole number, or several between commas")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _seeds(args: argparse.Namespace) -> Sequence[int]:
+    if isinstance(args.seeds, int):
+        return range(args.seed, args.seed + args.seeds)
+    if args.seed:
+        raise ConfigError("--seeds names all seeds: leave --seed away")
+    seeds: tuple[int, ...] = args.seeds
+    return seeds
+
+
 def _suite(args: argparse.Namespace) -> Iterator[Setup]:
     from extproc.sim import suite
     from extproc.sim.traffic.sources import known_traces
@@ -110,7 +129,7 @@ def _suite(args: argparse.Namespace) -> Iterator[Setup]:
     if directory and not traces:
         raise ConfigError(f"{directory} holds none of the public traces; docs/traffic.md names their files")
     cells = suite.quick if args.quick else suite.standard
-    for seed in range(args.seed, args.seed + args.seeds):
+    for seed in _seeds(args):
         yield from cells(traces, seed)
 
 
@@ -193,7 +212,13 @@ def _add_what(group: _Group) -> None:
     )
     group.add_argument("--rate", type=seconds, metavar="RPS", help="the same in requests a second")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default: %(default)s)")
-    group.add_argument("--seeds", type=count, default=1, metavar="N", help="as many seeds, one after the other")
+    group.add_argument(
+        "--seeds",
+        type=_several,
+        default=1,
+        metavar="N",
+        help="as many, from --seed on, or these: 0,3,7; tables show medians over them (default: %(default)s)",
+    )
 
 
 def _add_seen(group: _Group) -> None:
@@ -214,6 +239,12 @@ def _add_seen(group: _Group) -> None:
 
 def _add_suites(group: _Group) -> None:
     group.add_argument("--suite", choices=["standard"], help="a fixed set of workloads, fleets, loads and conditions")
+    group.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="keep results in a file as they come, and take from it those that the same code made of the same inputs",
+    )
     group.add_argument("--quick", action="store_true", help="a small part of the suite, in under a minute")
     group.add_argument(
         "--traces",
@@ -228,6 +259,13 @@ def _add_shown(group: _Group) -> None:
         "--slo", action="append", default=[], metavar="CLASS=TTFT,ITL", help="such as interactive=2,0.05"
     )
     group.add_argument("--json", action="store_true", help="JSON instead of tables")
+    group.add_argument(
+        "--standing",
+        type=Path,
+        metavar="FILE",
+        help="only tell how extproc stands in an earlier suite's JSON, and exit",
+    )
+    group.add_argument("--markdown", action="store_true", help="how extproc stands in a suite, as Markdown")
     group.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
     group.add_argument("--timing", action="store_true", help="tell on stderr how fast each policy was simulated")
     group.add_argument("--list", action="store_true", help="list the policies and exit")

@@ -9,11 +9,10 @@ from dataclasses import replace
 from extproc.core.beliefs import Beliefs
 from extproc.core.output_lengths import AnswerKind, Expected
 from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
-from extproc.core.request import Caller, KvLayout, Prompt, Request, RequestClass
+from extproc.core.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
 from extproc.core.tokens import Estimate, ExactCount
 from extproc.core.work import DEFAULT_BLOCK_SIZE_TOKENS
 
-LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
 _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 
 

@@ -65,6 +65,9 @@ class RequestClass(StrEnum):
     BATCH = "batch"  # nobody waits: throughput and money count
 
 
+LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """What a request's headers say of who asks, as far as the operator trusts them."""

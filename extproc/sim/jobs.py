@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,11 @@ from extproc.errors import ProcessError
 from extproc.sim.report.curves import Curves, curves
 from extproc.sim.report.figures import Figures, figures
 from extproc.sim.report.slo import Slos
+from extproc.sim.results_file import ResultsFile
 from extproc.sim.setup import Setup, run, workload
 
 _CHUNK = 8  # jobs that a process takes at once
+_LOOK_S = 1.0  # between two looks whether the parent lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,36 @@ def work_all(jobs: Sequence[Job], processes: int) -> Iterator[Result]:
         return
     # Forked processes of a program that never started a thread are safe, and start at once.
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_silently) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
         try:
             yield from pool.map(work, jobs, chunksize=max(1, min(_CHUNK, len(jobs) // processes)))
         except BrokenProcessPool:
             raise ProcessError("a simulating process was killed; if memory ran out, take fewer --jobs") from None
 
 
-def _end_silently() -> None:
-    """Ctrl-C goes to all processes of a terminal, and one traceback each would bury what was asked for."""
+def resumed(jobs: Sequence[Job], processes: int, file: ResultsFile) -> Iterator[Result]:
+    """The same, but of what the file holds; what it lacks is run, and added to it as it comes.
+
+    Results from a file have no curves. Raises ConfigError and ProcessError as `work_all`, and ConfigError if the file
+    cannot be written.
+    """
+    known = [file.find(job.setup, job.slos, job.policy) for job in jobs]
+    fresh = work_all([job for job, found in zip(jobs, known, strict=True) if found is None], processes)
+    for job, found in zip(jobs, known, strict=True):
+        if found is not None:
+            yield Result(job.place, job.policy, found[0], None, found[1])
+            continue
+        result = next(fresh)
+        file.add(job.setup, job.slos, job.policy, result.figures, result.cpu_s)
+        yield result
+
+
+def _begin(parent: int) -> None:
+    """Have a process end without a word, and with the one that started it.
+
+    Ctrl-C goes to all processes of a terminal, and one traceback each would bury what was asked for. A parent that is
+    killed cannot tell its children, which would wait for more work for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if os.getppid() != parent else None)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)

@@ -56,13 +56,13 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report, order: Sequence[str]) -> str:
-    seeds = ", ".join(str(seed) for seed in sorted({cell.seed for cell in report.cells}))
+    seeds = ", ".join(str(seed) for seed in sorted({seed for cell in report.cells for seed in cell.seeds}))
     return (
         f"<h1>{escape(report.title)}</h1>\n<p class=lead>{escape(_summary(report.cells, order))}</p>\n"
         f"<p>Made by</p><pre>{escape(report.command)}</pre>"
-        f"<p>with seed {seeds}: the same command gives the same figures. Every policy gets the same requests at the "
-        f"same times, and sees the fleet as late as a router does; only <i>{ORACLE}</i> knows the truth, and is no "
-        "rival.</p>"
+        f"<p>with seed {seeds}; of several seeds figures are medians. The same command gives the same figures. Every "
+        "policy gets the same requests at the same times, and sees the fleet as late as a router does; only "
+        f"<i>{ORACLE}</i> knows the truth, and is no rival.</p>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The results of a suite, one cell for each set of conditions, and their JSON."""
+"""The results of a suite, one cell for each set of conditions and seed, and their JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ ORACLE = "oracle"  # knows the truth: a bound, no rival
 ROUND_ROBIN = "round_robin"  # what everybody knows, to compare with
 
 Row = Mapping[str, Any]  # a policy's figures as in the JSON
+Conditions = tuple[str, str, float | None, float, int]  # of a cell, all but its seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """All policies on one workload, fleet and set of conditions."""
+    """All policies on one workload, fleet and set of conditions; of several seeds figures are medians."""
 
     trace: str
     fleet: str
     load: float | None  # of the fleet's capacity; None where the traffic runs at its own pace
     state_delay_s: float
     replicas: int
-    seed: int
+    seeds: tuple[int, ...]
     policies: Mapping[str, Row]
+
+    @property
+    def conditions(self) -> Conditions:
+        """What tells it from other cells of its seeds."""
+        return self.trace, self.fleet, self.load, self.state_delay_s, self.replicas
 
     def value(self, policy: str, figure: str) -> float | None:
         """A figure of a policy; None where it is not known."""
@@ -45,27 +51,40 @@ def in_order(policies: Iterable[str]) -> list[str]:
     return sorted(policies, key=lambda name: (name != OURS, name == ORACLE))
 
 
-def suite_json(cells: Sequence[Cell]) -> dict[str, Any]:
-    """`{"cells": [{"trace", "fleet", "load", "state_delay_s", "replicas", "seed", "policies": {name: figures}}]}`."""
-    return {
-        "cells": [
-            {
-                "trace": cell.trace,
-                "fleet": cell.fleet,
-                "load": cell.load,
-                "state_delay_s": cell.state_delay_s,
-                "replicas": cell.replicas,
-                "seed": cell.seed,
-                "policies": {name: dict(row) for name, row in cell.policies.items()},
-            }
-            for cell in cells
-        ]
-    }
+def suite_json(cells: Sequence[Cell], medians: Sequence[Cell]) -> dict[str, Any]:
+    """`{"cells": [{"trace", "fleet", "load", "state_delay_s", "replicas", "seed", "policies": {name: figures}}]}`.
+
+    `cells` have one seed each. Where there were several, `medians` follow in the same shape, with `seeds`.
+    """
+    found: dict[str, Any] = {"cells": [_conditions(cell) | {"seed": cell.seeds[0]} | _rows(cell) for cell in cells]}
+    if any(len(cell.seeds) > 1 for cell in medians):
+        found["medians"] = [_conditions(cell) | {"seeds": list(cell.seeds)} | _rows(cell) for cell in medians]
+    return found
 
 
 def read_suite(data: Any) -> list[Cell]:
-    """Cells of a JSON that `suite_json` made, to show a suite again. Raises ConfigError for another JSON."""
+    """Cells of one seed each, of a JSON that `suite_json` made. Raises ConfigError for another JSON."""
     try:
-        return [Cell(**{name: cell[name] for name in Cell.__dataclass_fields__}) for cell in data["cells"]]
-    except (KeyError, TypeError):
+        return [_cell(cell) for cell in data["cells"]]
+    except (KeyError, TypeError, AttributeError):
         raise ConfigError("not the JSON of extproc simulate: it has no cells with policies") from None
+
+
+def _conditions(cell: Cell) -> dict[str, Any]:
+    return dict(zip(("trace", "fleet", "load", "state_delay_s", "replicas"), cell.conditions, strict=True))
+
+
+def _rows(cell: Cell) -> dict[str, Any]:
+    return {"policies": {name: dict(row) for name, row in cell.policies.items()}}
+
+
+def _cell(data: Mapping[str, Any]) -> Cell:
+    return Cell(
+        trace=data["trace"],
+        fleet=data["fleet"],
+        load=data["load"],
+        state_delay_s=data["state_delay_s"],
+        replicas=data["replicas"],
+        seeds=(data["seed"],),
+        policies={name: dict(row) for name, row in data["policies"].items()},
+    )

@@ -20,7 +20,7 @@ def cell_table(cell: Cell) -> str:
     found = [values(cell, column.figure) for column in columns]
     for policy in policies([cell]):
         rows.append([_name(policy), *_texts(policy, columns, found)])
-    return "\n".join([cell_title(cell), *_aligned(rows), _LEGEND])
+    return "\n".join([cell_title(cell), *aligned(rows), _LEGEND])
 
 
 def suite_table(cells: Sequence[Cell]) -> str:
@@ -36,13 +36,32 @@ def cell_title(cell: Cell) -> str:
     load = "as recorded" if cell.load is None else f"{cell.load:.0%}"
     return (
         f"{cell.trace} on {cell.fleet}, load {load}, state delay {cell.state_delay_s:g} s, "
-        f"{counted(cell.replicas, 'router replica')}, seed {cell.seed}"
+        f"{counted(cell.replicas, 'router replica')}, {seeds_text(cell.seeds)}"
     )
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """`seed 7`, `medians of seeds 0, 1, 2`."""
+    told = ", ".join(map(str, seeds))
+    return f"seed {told}" if len(seeds) == 1 else f"medians of seeds {told}"
 
 
 def counted(count: int, noun: str) -> str:
     """`1 cell`, `3 cells`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose first row are its heads: the first column to the left, the others to the right."""
+    heads, *body = rows
+    table = [[heads[0], *(f"{head} " for head in heads[1:])], *body]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        _GAP.join(
+            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in table
+    ]
 
 
 def _group_rows(cells: Sequence[Cell]) -> list[str]:
@@ -53,7 +72,7 @@ def _group_rows(cells: Sequence[Cell]) -> list[str]:
     rows = [["policy", *(column.head for column in columns), "wins good", "wins TTFT"]]
     for policy in policies(cells):
         rows.append([_name(policy), *_texts(policy, columns, found), f"{good[policy]} ", f"{first[policy]} "])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _texts(policy: str, columns: Sequence[Column], found: Sequence[dict[str, float]]) -> list[str]:
@@ -68,15 +87,3 @@ def _texts(policy: str, columns: Sequence[Column], found: Sequence[dict[str, flo
 def _name(policy: str) -> str:
     name = policy if len(policy) <= _NAME_WIDTH - 2 else policy[: _NAME_WIDTH - 3] + "~"
     return ("> " if policy == OURS else "  ") + name
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    heads, *body = rows
-    table = [[heads[0], *(f"{head} " for head in heads[1:])], *body]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        _GAP.join(
-            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in table
-    ]

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from extproc.core.features import LONG_CONTEXT_TOKENS
-from extproc.core.request import RequestClass
+from extproc.core.request import LONG_CONTEXT_TOKENS, RequestClass
 from extproc.errors import ConfigError
 
 _T = TypeVar("_T")

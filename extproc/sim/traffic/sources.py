@@ -62,6 +62,13 @@ def is_made_up(text: str) -> bool:
     return text.partition("?")[0] in _MADE_UP
 
 
+def files_of(text: str) -> list[Path]:
+    """Files that such a text has read, in its order."""
+    names = [part.partition("%")[2] or part for part in text.split(_PLUS)] if _PLUS in text else [text]
+    paths = [Path(name.strip().partition("?")[0].removeprefix(_kind_named(name.strip()))) for name in names]
+    return [path for path in paths if path.is_file()]
+
+
 def traffic_at(text: str, requests_s: float) -> Traffic:
     """The same at `requests_s` a second: a made-up workload with more people, any other with its times stretched.
 
@@ -142,6 +149,12 @@ def _typed(options: dict[str, str], text: str, special: dict[str, type[int]]) ->
                 f"{name!r} must be {'0 or more' if not least else 'above 0'}, and is {value!r} in {text!r}"
             )
     return values
+
+
+def _kind_named(name: str) -> str:
+    """`mooncake:` of `mooncake:PATH`, "" where no kind is said."""
+    kind, colon, _ = name.partition(":")
+    return kind + colon if colon and kind in _FILES else ""
 
 
 def _kind_of(path: Path) -> str:

@@ -34,7 +34,9 @@ def one_cell(load: float = 0.85, fleet: str = "two") -> tuple[Cell, list[Run]]:
     """All policies under one load."""
     runs = [made_up(policy, load) for policy in POLICIES]
     by_policy = rows({one.policy: figures(one) for one in runs})
-    return Cell(trace="chat", fleet=fleet, load=load, state_delay_s=0.2, replicas=1, seed=7, policies=by_policy), runs
+    return Cell(
+        trace="chat", fleet=fleet, load=load, state_delay_s=0.2, replicas=1, seeds=(7,), policies=by_policy
+    ), runs
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,7 @@ def test_a_page_of_one_cell_compares_ours_with_the_best_other() -> None:
         "random": {"goodput": 0.8, "ttft_mean_s": 0.1},
         "oracle": {"goodput": 1.0, "ttft_mean_s": 0.01},
     }
-    cell = Cell(trace="t", fleet="f", load=None, state_delay_s=0.2, replicas=1, seed=1, policies=by_policy)
+    cell = Cell(trace="t", fleet="f", load=None, state_delay_s=0.2, replicas=1, seeds=(1,), policies=by_policy)
     text = page(Report(title="t", command="c", cells=[cell], details=[Detail(cell=cell, curves=[])]))
     assert "Goodput: 90.0%, the best other 80.0% (random). Mean TTFT: 200ms, the best other 100ms (random)." in text
 
@@ -135,7 +137,7 @@ def test_a_run_with_nothing_served_and_no_samples_can_be_shown() -> None:
     """Where all was refused there is no curve, and still a page."""
     nothing = run([refused()], policy="extproc")
     cell = Cell(
-        trace="t", fleet="two", load=1.0, state_delay_s=0.2, replicas=1, seed=1,
+        trace="t", fleet="two", load=1.0, state_delay_s=0.2, replicas=1, seeds=(1,),
         policies=rows({"extproc": figures(nothing)}),
     )  # fmt: skip
     detail = Detail(cell=cell, curves=[curves(nothing)])
@@ -186,7 +188,7 @@ def test_shades_grow_with_the_distance_from_the_best() -> None:
 def test_the_heat_table_has_a_row_for_each_cell_and_bolds_its_best() -> None:
     """The oracle sets no mark."""
     by_policy = {"extproc": {"goodput": 0.9}, "random": {"goodput": 0.6}, "oracle": {"goodput": 1.0}, "new": {}}
-    cell = Cell(trace="t", fleet="f", load=0.6, state_delay_s=2.0, replicas=4, seed=1, policies=by_policy)
+    cell = Cell(trace="t", fleet="f", load=0.6, state_delay_s=2.0, replicas=4, seeds=(1,), policies=by_policy)
     table = heat_table([cell, cell], GOODPUT, list(by_policy))
     assert table.count("<tr>") == 3
     assert '<td class="h0 ours"><b>90.0%</b></td><td class="h7">60.0%</td><td class="h0">100.0%</td><td>–</td>' in table

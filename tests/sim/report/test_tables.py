@@ -19,7 +19,7 @@ from tests.sim.report.runs import answer, run, samples
 def cell(by_policy: dict[str, tuple[float, float]], **changes: Any) -> Cell:
     """A cell in which each policy has some goodput and mean TTFT."""
     known: dict[str, Any] = {
-        "trace": "chat", "fleet": "mixed", "load": 0.85, "state_delay_s": 0.2, "replicas": 1, "seed": 7,
+        "trace": "chat", "fleet": "mixed", "load": 0.85, "state_delay_s": 0.2, "replicas": 1, "seeds": (7,),
         "policies": {name: {"goodput": good, "ttft_mean_s": ttft} for name, (good, ttft) in by_policy.items()},
     }  # fmt: skip
     return Cell(**{**known, **changes})
@@ -31,7 +31,7 @@ OTHER = cell({"oracle": (1.0, 0.1), "random": (0.7, 0.4), "least_request": (0.9,
 
 def test_the_suites_json_has_the_agreed_shape_and_comes_back_whole() -> None:
     """Names and nesting are a contract with whoever reads it."""
-    found = json.loads(json.dumps(suite_json([ONE])))
+    found = json.loads(json.dumps(suite_json([ONE], [ONE])))
     assert set(found["cells"][0]) == {"trace", "fleet", "load", "state_delay_s", "replicas", "seed", "policies"}
     assert found["cells"][0]["policies"]["extproc"] == {"goodput": 0.95, "ttft_mean_s": 0.2}
     assert read_suite(found) == [ONE]

@@ -1,0 +1,144 @@
+"""How a standing is shown: as JSON, in a terminal, and as Markdown for a page of documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from extproc.sim.report.columns import E2E_MEAN, GOODPUT, TTFT_P99
+from extproc.sim.report.standing import FIGURES, NO_WORSE, Bound, Miss, Standing
+from extproc.sim.report.suite_json import Cell
+from extproc.sim.report.table import aligned, counted, seeds_text, suite_table
+
+_SHARES = frozenset({"stale", "replicas"})  # bounds that are parts of a whole; the others are ratios or an index
+_COLUMNS = {column.figure: column for column in (GOODPUT, E2E_MEAN, TTFT_P99)}
+_NAMES = {GOODPUT.figure: "goodput", E2E_MEAN.figure: "mean E2E", TTFT_P99.figure: "p99 TTFT"}
+_PART_HEADS = (*_NAMES.values(), "all three", "E2E / oracle", "goodput / unaware")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """The same as plain values; docs/simulate-report.md has the shape. What is infinite is null."""
+    return {
+        "bounds": [_bound_json(bound) for bound in standing.bounds],
+        "by_group": [
+            {
+                "fleet": group.fleet,
+                "load": group.load if group.load >= 0 else None,
+                "bounds": list(map(_bound_json, part)),
+            }
+            for group, part in standing.by_group.items()
+        ],
+        "by_trace": [
+            {"trace": trace, "bounds": list(map(_bound_json, part))} for trace, part in standing.by_trace.items()
+        ],
+        "misses": [
+            {
+                **dict(zip(("trace", "fleet", "load", "state_delay_s", "replicas"), miss.cell.conditions, strict=True)),
+                "figure": miss.figure,
+                "ours": miss.ours,
+                "best": miss.best,
+                "rival": miss.rival,
+                "ratio": _finite(miss.ratio),
+            }
+            for miss in standing.misses
+        ],
+    }
+
+
+def standing_text(standing: Standing, cells: Sequence[Cell]) -> str:
+    """Tables for a terminal."""
+    parts = [f"extproc against the best rival of each of {_counted(cells)}"]
+    for table in _tables(standing):
+        parts.append("\n".join([table.title, *aligned([table.heads, *(_padded(row) for row in table.rows)])]))
+    return "\n\n".join(parts)
+
+
+def standing_markdown(standing: Standing, cells: Sequence[Cell]) -> str:
+    """The same as Markdown, and then all policies' tables, for a page that says above it how they were made."""
+    parts = ["## How extproc stands", f"Against the best rival of each of {_counted(cells)}."]
+    for table in _tables(standing):
+        lines = [table.heads, tuple("---" for _ in table.heads), *table.rows]
+        parts += [f"### {table.title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
+    return "\n\n".join([*parts, "## All policies", f"```\n{suite_table(cells)}\n```"])
+
+
+def _padded(row: Sequence[str]) -> tuple[str, ...]:
+    """Room behind each text, where other tables have their mark."""
+    return row[0], *(f"{text} " for text in row[1:])
+
+
+def _counted(cells: Sequence[Cell]) -> str:
+    seeds = tuple(sorted({seed for cell in cells for seed in cell.seeds}))
+    return f"{counted(len(cells), 'cell')}, {seeds_text(seeds)}"
+
+
+def _tables(standing: Standing) -> list[_Table]:
+    misses = [(figure, [miss for miss in standing.misses if miss.figure == figure]) for figure in FIGURES]
+    return [
+        _Table("Bounds", ("bound", "asked", "kept", "median", "worst"), tuple(map(_bound_row, standing.bounds))),
+        _parts_table("By fleet and load", {str(group): part for group, part in standing.by_group.items()}),
+        _parts_table("By workload", standing.by_trace),
+        *(_misses_table(figure, found) for figure, found in misses if found),
+    ]
+
+
+def _bound_row(bound: Bound) -> tuple[str, ...]:
+    sign = "≥" if bound.at_least else "≤"
+    asked = "" if bound.name == "all" else f"{sign} {_number(bound, bound.limit)}"
+    kept = f"{bound.kept} of {bound.cells}"
+    return bound.meaning, asked, kept, _number(bound, bound.median), _number(bound, bound.worst)
+
+
+def _number(bound: Bound, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1%}" if bound.name in _SHARES else f"{value:.2f}"
+
+
+def _parts_table(title: str, parts: Mapping[str, Sequence[Bound]]) -> _Table:
+    """Medians of the ratios, and how many cells keep them."""
+    rows = tuple((name, *map(_part_text, bounds)) for name, bounds in parts.items())
+    return _Table(f"{title}: medians, and cells that keep the bound", ("", *_PART_HEADS), rows)
+
+
+def _part_text(bound: Bound) -> str:
+    number = _number(bound, bound.median)
+    return f"{number} ({bound.kept} of {bound.cells})".strip() if bound.cells else ""
+
+
+def _misses_table(figure: str, misses: Sequence[Miss]) -> _Table:
+    write = _COLUMNS[figure].write
+    heads = ("workload", "fleet", "load", "delay", "routers", "ours", "best", "best rival", "ours / best")
+    rows = tuple(
+        (
+            miss.cell.trace,
+            miss.cell.fleet,
+            "" if miss.cell.load is None else f"{miss.cell.load:.0%}",
+            f"{miss.cell.state_delay_s:g} s",
+            str(miss.cell.replicas),
+            "?" if miss.ours is None else write(miss.ours),
+            write(miss.best),
+            miss.rival,
+            "?" if miss.ratio is None else f"{miss.ratio:.2f}",
+        )
+        for miss in misses
+    )
+    title = f"{_NAMES[figure]}: more than {NO_WORSE:.0%} worse than the best rival in {counted(len(misses), 'cell')}"
+    return _Table(title, heads, rows)
+
+
+def _bound_json(bound: Bound) -> dict[str, Any]:
+    return asdict(bound) | {"median": _finite(bound.median), "worst": _finite(bound.worst)}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
