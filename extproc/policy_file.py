@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 
 from extproc.adapters import yaml_files
-from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, Slo
+from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.request import RequestClass
+from extproc.core.slo import Slo
 from extproc.core.zones import UNLISTED, Crossing, Zones
 from extproc.errors import ConfigError
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
-from extproc.core.classes import DEFAULT_CLASSES, Slo
+from extproc.core.classes import DEFAULT_CLASSES
 from extproc.core.request import RequestClass
+from extproc.core.slo import Slo
 from extproc.core.zones import UNLISTED, Crossing
 from extproc.policy_file import OperatorPolicy, load_policy
 

@@ -14,15 +14,7 @@ import numpy as np
 
 from extproc.core.arrays import Floats, Number
 from extproc.core.request import Request, RequestClass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
-    """What the owners of a class expect; None: nothing in particular."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None  # for each token after the first
-    completion_s: float | None = None  # for the whole answer
+from extproc.core.slo import Slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +29,7 @@ class ClassWeights:
         None  # what an hour of its waiting is worth, in the operator's currency; None: no end
     )
     queue_share: float = 1.0  # share of the operator's limits on running and queued requests that it may fill
-    slo: Slo = Slo()
+    slo: Slo = field(default_factory=Slo)
 
     def weigh(
         self,

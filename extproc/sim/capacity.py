@@ -37,6 +37,30 @@ def capacity_rps(traffic: Traffic, fleet: FleetSpec) -> float:
     return min(_group_rps(part, instances) * len(traffic.arrivals) / len(part.arrivals) for instances, part in groups)
 
 
+def instance_rps(spec: InstanceSpec, prompt_tokens: float, uncached_tokens: float, output_tokens: float) -> float:
+    """Requests a second of such a mean size that one instance serves at the most; the formula above."""
+    held_tokens = prompt_tokens + output_tokens / 2
+    per_answer = 1.0 + uncached_tokens / output_tokens  # tokens that a step computes for each running answer
+    answers = max(1.0, min(spec.max_num_seqs, spec.kv_tokens / held_tokens))
+    answers = min(answers, spec.max_num_batched_tokens / per_answer)
+    new_tokens = answers * uncached_tokens / output_tokens
+    profile = spec.profile()
+    step_ms = (
+        max(profile.a_ms, profile.d_ms)
+        + profile.b_ms * new_tokens
+        + profile.c_ms * new_tokens * (prompt_tokens - uncached_tokens / 2)
+        + profile.e_ms * answers
+        + profile.f_ms * answers * held_tokens
+    )
+    return answers / (output_tokens * spec.slowness * (1e-3 * step_ms + spec.step_overhead_s))
+
+
+def power_shares(fleet: FleetSpec, prompt_tokens: float, output_tokens: float) -> tuple[float, ...]:
+    """Each instance's part of what all of them can serve of such requests, nothing cached; the parts add up to 1."""
+    powers = [instance_rps(spec, prompt_tokens, prompt_tokens, output_tokens) for spec in fleet.instances]
+    return tuple(power / sum(powers) for power in powers)
+
+
 def _groups(traffic: Traffic, fleet: FleetSpec) -> list[tuple[list[InstanceSpec], Traffic]]:
     """Instances that serve the same requests, with these; models that the same instances serve are one group."""
     here = [spec for spec in fleet.instances if spec.at_start]
@@ -60,7 +84,7 @@ def _group_rps(traffic: Traffic, instances: Sequence[InstanceSpec]) -> float:
     prompt_tokens = fmean(arrival.prompt_tokens for arrival in traffic.arrivals)
     room_tokens = sum(spec.kv_tokens for spec in instances)
     uncached_tokens = prompt_tokens - _repeated_tokens(traffic, room_tokens) / len(traffic.arrivals)
-    return sum(_instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in instances)
+    return sum(instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in instances)
 
 
 def _repeated_tokens(traffic: Traffic, room_tokens: int) -> int:
@@ -77,20 +101,3 @@ def _repeated_tokens(traffic: Traffic, room_tokens: int) -> int:
         while len(held) > room_blocks:
             held.popitem(last=False)
     return repeated_blocks * traffic.block_size_tokens
-
-
-def _instance_rps(spec: InstanceSpec, prompt_tokens: float, uncached_tokens: float, output_tokens: float) -> float:
-    held_tokens = prompt_tokens + output_tokens / 2
-    per_answer = 1.0 + uncached_tokens / output_tokens  # tokens that a step computes for each running answer
-    answers = max(1.0, min(spec.max_num_seqs, spec.kv_tokens / held_tokens))
-    answers = min(answers, spec.max_num_batched_tokens / per_answer)
-    new_tokens = answers * uncached_tokens / output_tokens
-    profile = spec.profile()
-    step_ms = (
-        max(profile.a_ms, profile.d_ms)
-        + profile.b_ms * new_tokens
-        + profile.c_ms * new_tokens * (prompt_tokens - uncached_tokens / 2)
-        + profile.e_ms * answers
-        + profile.f_ms * answers * held_tokens
-    )
-    return answers / (output_tokens * spec.slowness * (1e-3 * step_ms + spec.step_overhead_s))

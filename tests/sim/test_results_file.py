@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from extproc.core.request import RequestClass
+from extproc.core.slo import Slo
 from extproc.errors import ConfigError
 from extproc.sim import jobs as jobs_module
 from extproc.sim import results_file
 from extproc.sim.fleet.builtin import mixed
 from extproc.sim.fleet.spec import Conditions
 from extproc.sim.jobs import Job, Result, resumed, work
-from extproc.sim.report.slo import DEFAULT_SLOS, Slo
+from extproc.sim.report.slo import DEFAULT_SLOS
 from extproc.sim.results_file import ResultsFile, inputs_digest
 from extproc.sim.setup import Setup
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -111,14 +110,6 @@ def describe(*, kv_blocks: int | None = None, **said: Any) -> InstanceSpec:
     elif "kv_tokens" not in said:
         tokens = kv_tokens_beside(spec.models[0], spec.hardware, spec.tensor_parallel)
     return spec if tokens is None else InstanceSpec(**{**said, "kv_tokens": tokens})
-
-
-def entry_of(spec: InstanceSpec) -> Entry:
-    """Write an instance down, without what goes without saying."""
-    plain = describe(id=spec.id, models=spec.models, hardware=spec.hardware, tensor_parallel=spec.tensor_parallel)
-    usual = asdict(plain)
-    needed = ("id", "models", "hardware", "tensor_parallel")
-    return Entry(**{key: value for key, value in asdict(spec).items() if key in needed or value != usual[key]})
 
 
 def _said(facts: Facts) -> dict[str, Any]:

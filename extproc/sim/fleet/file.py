@@ -1,4 +1,4 @@
-"""Fleet files: a fleet in YAML, in the words of the registry's records, as a `FleetSpec`, and back.
+"""Fleet files: a fleet in YAML, in the words of the registry's records, as a `FleetSpec`.
 
 In the place of such a file, the list that `extproc fleet --json` prints is read as well: the fleet that is there.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from extproc.adapters import yaml_files
 from extproc.core.instance import Instance
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
-from extproc.sim.fleet.entries import FleetFile, Happens, entry_of
+from extproc.sim.fleet.entries import FleetFile
 from extproc.sim.fleet.live import from_registry
 from extproc.sim.fleet.spec import FleetSpec
 
@@ -38,21 +36,6 @@ def read(path: Path, *, like: str = "") -> FleetSpec:
         return _fleet(content, path.stem)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def as_yaml(fleet: FleetSpec) -> str:
-    """Write a fleet down, one entry an instance, such that reading it gives the same fleet."""
-    content = FleetFile(
-        name=fleet.name,
-        instances=tuple(entry_of(spec) for spec in fleet.instances),
-        events=tuple(
-            Happens(at_s=event.at_s, what=event.what, instance=event.instance, value=event.value)
-            for event in fleet.events
-        ),
-    )
-    written = msgspec.to_builtins(content)
-    written["instances"] = [{"id": entry["id"]} | entry for entry in written["instances"]]  # the id stands first
-    return yaml_files.dump(written)
 
 
 def _fleet(content: FleetFile, name: str) -> FleetSpec:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from extproc.sim.capacity import power_shares
 from extproc.sim.report.balance import fairness, imbalance
 from extproc.sim.report.oscillation import oscillation
 from extproc.sim.report.run import Fate, Run, Served
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
 from extproc.sim.report.spread import spread
-from extproc.sim.report.unloaded import carrying_power, fastest_pace, mean_size
+from extproc.sim.report.unloaded import fastest_pace, mean_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
     good, paces = _judged(run, slos)
     served = [one for one in run.served if one.fate is Fate.SERVED]
     ttft, tpot, e2e = spread(_ttfts(served)), spread(_tpots(served)), spread(_durations(served))
-    power = carrying_power(run.fleet, *mean_size([one.arrival for one in run.served]))
+    power = power_shares(run.fleet, *mean_size([one.arrival for one in run.served]))
     waiting = [sum(sample.waiting) for sample in run.samples]
     return Figures(
         requests=len(run.served),

@@ -1,4 +1,4 @@
-"""What a fleet could do at best: the time of a request alone on it, and how much work each instance can carry."""
+"""What a fleet could do at best: the time of a request that is alone on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.traffic.arrival import Arrival
 
 _TYPICAL = Arrival(at_s=0.0, prompt_tokens=2000, output_tokens=300)  # tells the fastest instance
-_BATCH_SEQUENCES = 32  # that an instance's carrying power is compared at
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,6 @@ def fastest_pace(fleet: FleetSpec, model: str) -> Pace:
     return min(map(_pace, able), key=lambda pace: pace.unloaded_s(_TYPICAL))
 
 
-def carrying_power(fleet: FleetSpec, prompt_tokens: float, output_tokens: float) -> tuple[float, ...]:
-    """Each instance's share of the fleet's power for requests of a mean size; the shares add up to 1.
-
-    Power is one over the seconds of engine time that such a request takes in a busy batch: its own prefill, and its
-    part of the decode steps that it shares with others.
-    """
-    powers = [1.0 / _engine_s(spec, prompt_tokens, output_tokens) for spec in fleet.instances]
-    return tuple(power / sum(powers) for power in powers)
-
-
 def mean_size(arrivals: Sequence[Arrival]) -> tuple[float, float]:
     """Mean tokens of the prompts and of the answers; one token each where there are no requests."""
     count = len(arrivals)
@@ -65,11 +54,3 @@ def mean_size(arrivals: Sequence[Arrival]) -> tuple[float, float]:
 
 def _pace(spec: InstanceSpec) -> Pace:
     return Pace(spec.profile(), spec.step_overhead_s, spec.slowness, spec.network_s)
-
-
-def _engine_s(spec: InstanceSpec, prompt_tokens: float, output_tokens: float) -> float:
-    profile = spec.profile()
-    context_tokens = prompt_tokens + output_tokens / 2
-    batch = max(1.0, min(_BATCH_SEQUENCES, spec.max_num_seqs, spec.kv_tokens / max(context_tokens, 1.0)))
-    step_s = profile.decode_step_s(batch, batch * context_tokens) + spec.step_overhead_s
-    return spec.slowness * (profile.prefill_s(prompt_tokens, 0) + output_tokens * step_s / batch)

@@ -9,12 +9,14 @@ import pytest
 
 from extproc.core.profile import profile_for
 from extproc.core.request import RequestClass
+from extproc.core.slo import Slo
+from extproc.sim.capacity import power_shares
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.report.figures import as_json, figures
 from extproc.sim.report.run import Fate
-from extproc.sim.report.slo import DEFAULT_SLOS, Slo
+from extproc.sim.report.slo import DEFAULT_SLOS
 from extproc.sim.report.spread import Spread, quantile, spread
-from extproc.sim.report.unloaded import carrying_power, fastest_pace, mean_size
+from extproc.sim.report.unloaded import fastest_pace, mean_size
 from extproc.sim.traffic.arrival import Arrival
 from tests.sim.report.runs import TWO, answer, refused, run, samples
 
@@ -151,7 +153,7 @@ def test_an_instance_with_more_power_may_hold_more() -> None:
         instances=tuple(InstanceSpec(id=kind, models=("model",), hardware=kind) for kind in ("h100_sxm", "l40s")),
     )
     served = [answer(1, 2)]
-    power = carrying_power(mixed, *mean_size([one.arrival for one in served]))
+    power = power_shares(mixed, *mean_size([one.arrival for one in served]))
     assert sum(power) == pytest.approx(1.0)
     assert power[0] > 2 * power[1]
     loads = tuple(round(10_000 * share) for share in power)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.request import RequestClass
+from extproc.core.slo import Slo
 from extproc.errors import ConfigError
-from extproc.sim.report.slo import DEFAULT_SLOS, Slo, parse_slos
+from extproc.sim.report.slo import DEFAULT_SLOS, parse_slos
 
 
 @pytest.mark.parametrize(
     ("text", "request_class", "slo"),
     [
-        ("interactive=2,0.05", RequestClass.INTERACTIVE, Slo(ttft_s=2.0, itl_s=0.05)),
+        ("interactive=2,0.05", RequestClass.INTERACTIVE, Slo(ttft_s=2.0, tpot_s=0.05)),
         ("long_context=30,-", RequestClass.LONG_CONTEXT, Slo(ttft_s=30.0)),
         ("long-context=30,-", RequestClass.LONG_CONTEXT, Slo(ttft_s=30.0)),
-        ("batch=-,-,600", RequestClass.BATCH, Slo(end_s=600.0)),
-        ("batch=-,-,5x", RequestClass.BATCH, Slo(end_times_unloaded=5.0)),
-        ("batch=-,-,30+5x", RequestClass.BATCH, Slo(end_s=30.0, end_times_unloaded=5.0)),
-        (" interactive = 1 , 0.1 , 60 ", RequestClass.INTERACTIVE, Slo(ttft_s=1.0, itl_s=0.1, end_s=60.0)),
+        ("batch=-,-,600", RequestClass.BATCH, Slo(completion_s=600.0)),
+        ("batch=-,-,5x", RequestClass.BATCH, Slo(completion_times_unloaded=5.0)),
+        ("batch=-,-,30+5x", RequestClass.BATCH, Slo(completion_s=30.0, completion_times_unloaded=5.0)),
+        (" interactive = 1 , 0.1 , 60 ", RequestClass.INTERACTIVE, Slo(ttft_s=1.0, tpot_s=0.1, completion_s=60.0)),
     ],
 )
 def test_a_text_changes_the_slo_of_its_class_alone(text: str, request_class: RequestClass, slo: Slo) -> None:
