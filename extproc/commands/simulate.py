@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_policies(args)
         return 0
+    if args.markdown and not (args.standing or args.suite or args.quick):
+        raise ConfigError("--markdown tells how extproc stands in a suite: give --suite, or --standing and its JSON")
     if args.standing:
         _show(args, _cells_of(args.standing), tables=False)
         return 0
