@@ -109,16 +109,16 @@ def names(told: dict[str, Any]) -> list[str]:
 
 def test_a_suite_tells_how_extproc_stands_and_a_file_of_it_tells_the_same(capsys: Out, tmp_path: Path) -> None:
     """In the JSON, in the terminal, as Markdown."""
-    path = tmp_path / "suite.json"
-    path.write_text(simulated(capsys, *QUICK, "--json", "--seeds", "2"))
+    path, quick = tmp_path / "suite.json", (*QUICK, "--seeds", "2", "--resume", str(tmp_path / "results.jsonl"))
+    path.write_text(simulated(capsys, *quick, "--json"))
     told = json.loads(path.read_text())
     assert {"goodput", "ttft_p99_s", "oracle_e2e", "mixed_unaware_goodput"} < set(names(told))
     assert json.loads(simulated(capsys, "simulate", "--standing", str(path), "--json")) == told
     text = simulated(capsys, "simulate", "--standing", str(path))
     assert text.startswith("extproc against the best rival of each of 4 cells, medians of seeds 0, 1\n")
-    assert simulated(capsys, *QUICK, "--seeds", "2").endswith("\n\n" + text)
+    assert simulated(capsys, *quick).endswith("\n\n" + text)
     page = simulated(capsys, "simulate", "--standing", str(path), "--markdown")
-    assert page == simulated(capsys, *QUICK, "--seeds", "2", "--markdown")
+    assert page == simulated(capsys, *quick, "--markdown")
     assert page.startswith("## How extproc stands\n")
 
 
