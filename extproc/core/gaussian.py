@@ -70,15 +70,28 @@ def fuse(prior: Pair, estimates: Sequence[Pair]) -> Pair:
     """
     if len(estimates) == 1:
         return estimates[0].copy()
-    total = _information(prior)
-    prior_parts = total
+    total = common = _information(prior)
     for estimate in estimates:
-        parts = _information(estimate)
-        total = tuple(t + p - q for t, p, q in zip(total, parts, prior_parts, strict=True))
-    i_first, i_second, i_cross, v_first, v_second = total
+        total = _exchanged(total, common, _information(estimate))
+    return _pair(total) or prior.copy()  # they knew less than the prior: nothing to gain
+
+
+def rebased(state: Pair, base: Pair, prior: Pair) -> Pair:
+    """What would be believed after the same measurements, had the state begun from `prior` and not from `base`."""
+    total = _exchanged(_information(state), _information(base), _information(prior))
+    return _pair(total) or prior.copy()
+
+
+def _exchanged(total: tuple[float, ...], less: tuple[float, ...], more: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(t - q + p for t, q, p in zip(total, less, more, strict=True))
+
+
+def _pair(information: tuple[float, ...]) -> Pair | None:
+    """The state that has this information, None if none has."""
+    i_first, i_second, i_cross, v_first, v_second = information
     determinant = i_first * i_second - i_cross * i_cross
-    if determinant <= 0.0 or i_first <= 0.0:  # they knew less than the prior: nothing to gain
-        return prior.copy()
+    if determinant <= 0.0 or i_first <= 0.0:
+        return None
     return Pair(
         (i_second * v_first - i_cross * v_second) / determinant,
         (i_first * v_second - i_cross * v_first) / determinant,

@@ -24,6 +24,8 @@ _OPTIMISM_FROM = 0.5
 _KNOWN_TO = 0.3
 _VOICE_SAMPLES = 8.0  # that give half a voice
 _SETTLE_EVERY = 32  # samples of a kind between two looks at its instances' medians
+_CHANGED = math.log(1.3)  # what most instances have come to have in common, that makes theirs another kind …
+_CHANGED_DOUBT = 0.1  # … whose log scale is then known that well
 
 
 @dataclass(slots=True)
@@ -58,15 +60,21 @@ class Kind:
         if not suspicious or only:
             # Two errors in a row of one instance are one witness.
             clear = not suspicious and self.last[phase] != key
-            if step.learn(sample.table_s, error, noise + factor_variance, clear, only):
+            if step.learn(sample.table_s, error, noise + factor_variance, now, clear=clear, trusted=only):
                 self._all_anew(phase)
         factors.learn(phase, error, noise + kind_variance, changed)
         factors.learned_at_s = now
         if changed:
             factors.changed_at_s = now
         self.last[phase] = key
-        if step.samples % _SETTLE_EVERY == 0 or changed:
-            self._settle(phase)
+        # What is seen to change in one phase moves the factor of the other with it.
+        for settled in Phase if changed else (phase,) if step.samples % _SETTLE_EVERY == 0 else ():
+            self._settle(settled, now)
+
+    def begin_anew(self, phase: Phase, told: Pair, changed_at_s: float) -> None:
+        """Take what others tell of a phase in place of what was learned before it changed."""
+        self.steps[phase].begin_anew(told, changed_at_s)
+        self._all_anew(phase)
 
     def lean_on(self, siblings: Iterable[Kind]) -> None:
         """Believe of phases without a sample what was learned of other kinds of the same model.
@@ -75,7 +83,7 @@ class Kind:
         left at the table while others had proven slower would draw all load to itself.
         """
         for phase, step in zip(Phase, self.steps, strict=True):
-            if step.samples:
+            if step.samples or step.changed_at_s > -math.inf:
                 continue
             others = [sibling.steps[phase] for sibling in siblings if sibling.steps[phase].samples]
             weights = [other.samples / (other.samples + _VOICE_SAMPLES) for other in others]
@@ -88,7 +96,7 @@ class Kind:
         for factors in self.factors.values():
             factors.changes[phase].reset()
 
-    def _settle(self, phase: Phase) -> None:
+    def _settle(self, phase: Phase, now: float) -> None:
         """Move the weighted median of the factors into the kind; predictions for its instances stay as they are.
 
         The kind as it was has half a voice, and so has the table, or a whole one if it was made for this very kind: an
@@ -107,6 +115,8 @@ class Kind:
         step.state.first *= math.exp(common)
         step.state.second += common
         step.bound()
+        if abs(common) > _CHANGED:
+            step.become_another(_CHANGED_DOUBT, now)
 
     def optimism(self) -> float:
         """Share of the expected seconds that an untried kind of unknown speed is believed to take."""
@@ -117,12 +127,8 @@ class Kind:
         return max(OPTIMISM_LIMIT, math.exp(-uncertainty))
 
 
-def common_speed(kind: Kind, told: tuple[Sequence[Pair], Sequence[Pair]]) -> Speed:
-    """Speed of an instance that is like its kind; `told` are peers' learned states of prefill and of decode."""
-    states = []
-    for step, peers in zip(kind.steps, told, strict=True):
-        own = [step.state] if step.samples or not peers else []
-        states.append(fuse(step.prior, [*own, *peers]))
+def common_speed(kind: Kind, states: Sequence[Pair]) -> Speed:
+    """Speed of an instance that is like its kind; `states` of prefill and of decode, peers' word being in them."""
     variances = [StepTime(state, state).variance(typical_s(kind.profile)[phase]) for phase, state in enumerate(states)]
     optimism = kind.optimism()
     return Speed(

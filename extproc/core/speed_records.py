@@ -6,14 +6,25 @@ As JSON: `{"kinds": [KindRecord, ...]}`. Only `kind` and `constants` must be the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from extproc.core.gaussian import Pair, fuse
+from extproc.core.gaussian import Pair, fuse, rebased
 from extproc.core.kind import OPTIMISM_REQUESTS, Kind
 from extproc.core.profile import Profile
-from extproc.core.step_times import LIMIT, Factors, Phase, StepTime, factor_prior, limited, step_prior, typical_s
+from extproc.core.step_times import (
+    LIMIT,
+    Factors,
+    Phase,
+    StepTime,
+    factor_prior,
+    limited,
+    step_prior,
+    typical_s,
+    widened,
+)
 
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
@@ -21,6 +32,8 @@ _LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prio
 # What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
 # its own, their number would double with each start. So many count; more say nothing more (`core.step_times`).
 _RESTORED_SAMPLES = 100
+_SAME_CHANGE_S = 5.0  # what is told of one change lies within this time: clocks are read at different moments
+_DRIFT = 0.1**2 / 3600.0  # variance a second by which what was learned of a kind loses its hold: 10 % in an hour
 
 
 class Constants(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +58,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     covariance: tuple[float, float, float] | None = None
     noise: float | None = None  # relative standard deviation of one sample
     samples: int = 0
+    age_s: float | None = None  # of the latest sample, when this was told; None: not known
+    watched_s: float | None = None  # how long ago enough samples began to have seen a change since
+    since_change_s: float | None = None  # since the kind was seen to have become another; None: it was not
 
 
 class FactorRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +83,7 @@ class KindRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefill: StepRecord = StepRecord()
     decode: StepRecord = StepRecord()
     instances: dict[str, FactorRecord] = {}  # by `Instance.key`
+    lain_s: float = 0.0  # how long ago this was told, by the clock of where it lay; not written
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,42 +116,97 @@ def record_of(kind: Kind, now: float | None = None) -> KindRecord:
         kind=profile.name,
         constants=constants_of(profile),
         deviation=profile.deviation,
-        prefill=_step(kind.steps[Phase.PREFILL]),
-        decode=_step(kind.steps[Phase.DECODE]),
+        prefill=_step(kind.steps[Phase.PREFILL], now),
+        decode=_step(kind.steps[Phase.DECODE], now),
         instances={key: _factors(factors, now) for key, factors in kind.factors.items()},
     )
 
 
 def constants_of(profile: Profile) -> Constants:
     """The table of a profile."""
-    return Constants(
-        a_ms=profile.a_ms,
-        b_ms=profile.b_ms,
-        c_ms=profile.c_ms,
-        d_ms=profile.d_ms,
-        e_ms=profile.e_ms,
-        f_ms=profile.f_ms,
-    )
+    return Constants(**{name: getattr(profile, name) for name in Constants.__struct_fields__})
 
 
 def profile_of(record: KindRecord) -> Profile:
     """The profile that a record's scales refer to."""
-    made = record.constants
-    return Profile(
-        record.kind, made.a_ms, made.b_ms, made.c_ms, made.d_ms, made.e_ms, made.f_ms, deviation=record.deviation
-    )
+    return Profile(record.kind, **msgspec.structs.asdict(record.constants), deviation=record.deviation)
 
 
-def steps_told(records: Iterable[KindRecord]) -> tuple[list[Pair], list[Pair]]:
-    """The states of prefill and of decode that were learned."""
-    prefill: list[Pair] = []
-    decode: list[Pair] = []
+def steps_now(kind: Kind, records: Sequence[KindRecord], heard_at_s: float) -> list[Pair]:
+    """What is believed of prefill and of decode of a kind: our own state and those that were told, as one each."""
+    states = []
+    for phase, step in zip(Phase, kind.steps, strict=True):
+        told = _words(records, phase, heard_at_s)
+        own = _own_word(step) if step.samples or step.changed_at_s > -math.inf or not told else None
+        states.append(_fused(step.prior, own, told, heard_at_s))
+    return states
+
+
+def heed(kind: Kind, records: Sequence[KindRecord], heard_at_s: float) -> None:
+    """Begin anew with a phase that others have seen change, where this router has not had the samples to see it."""
+    for phase, step in zip(Phase, kind.steps, strict=True):
+        told = _words(records, phase, heard_at_s)
+        changed_at_s = max([word.changed_at_s for word in told], default=-math.inf)
+        if not _own_word(step).knows(changed_at_s):
+            kind.begin_anew(phase, _fused(step.prior, None, told, heard_at_s), changed_at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What one router has learned of a phase of a kind; times are on our clock."""
+
+    state: Pair
+    learned_at_s: float | None  # the latest sample; None: not known
+    watched_since_s: float  # a change before would be in the state
+    changed_at_s: float
+
+    def knows(self, changed_at_s: float) -> bool:
+        """Whether a change at this time is in the state."""
+        return self.watched_since_s >= changed_at_s or self.changed_at_s >= changed_at_s - _SAME_CHANGE_S
+
+    def at(self, now: float, limit: Pair) -> Pair:
+        """The state, the less sure the older."""
+        if self.learned_at_s is None:
+            return self.state
+        state = self.state.copy()
+        state.doubt(0.0, max(0.0, now - self.learned_at_s) * _DRIFT, limit)
+        return state
+
+
+def _own_word(step: StepTime) -> _Word:
+    latest_s = step.learned_at_s[-1] if step.learned_at_s else None
+    return _Word(step.state, latest_s, step.watched_since_s, step.changed_at_s)
+
+
+def _words(records: Iterable[KindRecord], phase: Phase, heard_at_s: float) -> list[_Word]:
+    """The states of a phase that were learned by those who tell them."""
+    words = []
     for record in records:
-        if record.prefill.samples:
-            prefill.append(_pair(record, Phase.PREFILL))
-        if record.decode.samples:
-            decode.append(_pair(record, Phase.DECODE))
-    return prefill, decode
+        step = record.decode if phase else record.prefill
+        if step.samples:
+            told_at_s = heard_at_s - record.lain_s
+            times_s = [None if age_s is None else told_at_s - age_s for age_s in (step.age_s, step.watched_s)]
+            changed_at_s = -math.inf if step.since_change_s is None else told_at_s - step.since_change_s
+            latest_s, watched_since_s = times_s
+            watched_since_s = -math.inf if watched_since_s is None else watched_since_s
+            words.append(_Word(_pair(record, phase), latest_s, watched_since_s, changed_at_s))
+    return words
+
+
+def _fused(prior: Pair, own: _Word | None, told: Sequence[_Word], now: float) -> Pair:
+    """Several routers' states as one, without those from before the latest change that one of them has seen.
+
+    `told` are relative to the prior, which says little of a kind that has changed; our own is what it is.
+    """
+    words = told if own is None else [own, *told]
+    changed_at_s = max([word.changed_at_s for word in words], default=-math.inf)
+    valid = [word for word in words if word.knows(changed_at_s)]
+    if len(valid) == 1 and own in valid:
+        return valid[0].state.copy()
+    fused = fuse(prior, [word.at(now, prior) for word in valid])
+    if own in valid or changed_at_s == -math.inf:
+        return fused
+    return rebased(fused, prior, widened(prior))
 
 
 def factors_now(
@@ -145,13 +217,17 @@ def factors_now(
     Whoever has asked an instance since it changed knows it; what others saw before tells of what it was. Records were
     told at `heard_at_s`, on the clock of our own.
     """
-    told = [record.instances[key] for record in records if key in record.instances]
-    changes_s = [heard_at_s - each.since_change_s for each in told if each.since_change_s is not None]
+    told = [(record.instances[key], heard_at_s - record.lain_s) for record in records if key in record.instances]
+    changes_s = [told_at_s - each.since_change_s for each, told_at_s in told if each.since_change_s is not None]
     since_s = max([*changes_s, -math.inf if own is None else own.changed_at_s])
     if own is not None and own.learned_at_s < since_s:
         own = None
-    valid = [each for each in told if each.age_s is None or heard_at_s - each.age_s >= since_s]
+    valid = [each for each, told_at_s in told if _learned_at_s(each, told_at_s) >= since_s]
     return own, [_factor_pair(each) for each in valid]
+
+
+def _learned_at_s(factors: FactorRecord, told_at_s: float) -> float:
+    return -math.inf if factors.age_s is None else told_at_s - factors.age_s
 
 
 def uncertainty(record: KindRecord, phase: Phase) -> float:
@@ -189,11 +265,11 @@ def _merged(records: list[KindRecord]) -> KindRecord:
     first = records[0]
     if len(records) == 1:
         return first
-    states = steps_told(records)
     steps = []
     for phase, told in zip(Phase, zip(*((r.prefill, r.decode) for r in records), strict=True), strict=True):
         prior = step_prior(phase, first.deviation)
-        state = fuse(prior, states[phase]) if states[phase] else prior
+        words = _words(records, phase, 0.0)
+        state = _fused(prior, None, words, 0.0) if words else prior
         samples = sum(step.samples for step in told)
         noises = [(step.noise, step.samples) for step in told if step.noise]
         noise = sum(n * count for n, count in noises) / samples if samples else None
@@ -210,16 +286,25 @@ def _merged(records: list[KindRecord]) -> KindRecord:
 
 def _merged_factors(key: str, records: list[KindRecord]) -> FactorRecord:
     told = [record.instances[key] for record in records if key in record.instances]
+    _, valid = factors_now(None, records, key, 0.0)
     return _factors(
         Factors(
-            fuse(factor_prior(), [_factor_pair(factors) for factors in told]),
+            fuse(factor_prior(), valid),
             samples=[sum(factors.samples[phase] for factors in told) for phase in Phase],
         )
     )
 
 
-def _step(step: StepTime) -> StepRecord:
-    return _step_record(step.state, step.noise, step.samples)
+def _step(step: StepTime, now: float | None) -> StepRecord:
+    record = _step_record(rebased(step.state, step.base, step.prior), step.noise, step.samples)
+    if now is None:
+        return record
+    return msgspec.structs.replace(
+        record,
+        age_s=now - step.learned_at_s[-1] if step.learned_at_s else None,
+        watched_s=now - step.watched_since_s if step.watched_since_s > -math.inf else None,
+        since_change_s=now - step.changed_at_s if step.changed_at_s > -math.inf else None,
+    )
 
 
 def _step_record(state: Pair, noise: float | None, samples: int) -> StepRecord:

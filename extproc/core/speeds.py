@@ -13,7 +13,7 @@ from extproc.core.load_meter import MetLoad
 from extproc.core.outcome import Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
-from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_now, steps_told
+from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_now, heed, steps_now
 from extproc.core.speed_samples import Witnesses, samples
 
 MAX_KINDS = 1024
@@ -88,6 +88,8 @@ class Speeds:
         self._heard_at_s = now
         for record in records:
             self._told.setdefault(record.kind, []).append(record)
+        for name in self._told.keys() & self._kinds.keys():
+            heed(self._kinds[name], self._told_of(self._kinds[name]), now)
         self._make_anew()
 
     def restore(self, records: Iterable[KindRecord]) -> None:
@@ -113,14 +115,20 @@ class Speeds:
     def _make(self, model: str, instance: Instance) -> Speed:
         kind = self._kind(model, instance)
         name = kind.profile.name
-        told = self._told.get(name, [])
+        told = self._told_of(kind)
         common = self._common.get(name)
         if common is None:
-            constants = constants_of(kind.profile)
-            told[:] = [record for record in told if record.constants == constants]  # others' numbers mean another thing
-            common = self._common[name] = common_speed(kind, steps_told(told))
+            common = self._common[name] = common_speed(kind, steps_now(kind, told, self._heard_at_s))
         own = kind.factors.get(instance.key)
         return own_speed(common, *factors_now(own, told, instance.key, self._heard_at_s))
+
+    def _told_of(self, kind: Kind) -> list[KindRecord]:
+        """What peers tell of a kind, without those whose numbers refer to another table."""
+        told = self._told.get(kind.profile.name, [])
+        constants = constants_of(kind.profile)
+        if any(record.constants != constants for record in told):
+            told[:] = [record for record in told if record.constants == constants]
+        return told
 
     def _kind(self, model: str, instance: Instance) -> Kind:
         profile = _profile(model, instance)

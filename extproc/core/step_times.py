@@ -37,6 +37,8 @@ _PRIOR_NOISE = 0.12
 _NOISE_LIMITS = (0.02, 1.0)
 _NOISE_MEMORY = 50
 _RECENT = 5  # samples whose median counts after a change
+_ENOUGH = 8  # samples of a kind that would have shown a change
+_HEARD_DEVIATION = 0.05  # what others tell of a kind after its change is taken to be as sure as that at the most
 
 
 class Phase(IntEnum):
@@ -79,6 +81,11 @@ def step_prior(phase: Phase, deviation: float) -> Pair:
     return Pair(0.0, 0.0, _OVERHEAD_DEVIATION_S[phase] ** 2, math.log1p(deviation) ** 2)
 
 
+def widened(prior: Pair) -> Pair:
+    """What is believed of a kind that has changed: its table says little of it any more."""
+    return Pair(0.0, 0.0, prior.var_first, max(prior.var_second, _CHANGE_DEVIATION**2))
+
+
 def typical_s(profile: Profile) -> tuple[float, float]:
     """Seconds of a prefill and of a decode step as they are common, for stating one uncertainty."""
     return profile.prefill_s(1024, 0), profile.decode_step_s(16, 16 * 1024)
@@ -91,8 +98,20 @@ class StepTime:
     prior: Pair
     state: Pair
     noise: float = _PRIOR_NOISE  # relative standard deviation of a sample that nothing disturbs
-    samples: int = 0
+    samples: int = 0  # that the state has from this router, since it began anew
+    base: Pair = field(init=False)  # what was believed before the first of them
     changes: Cusum = field(default_factory=Cusum)
+    learned_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_ENOUGH))  # the latest samples
+    changed_at_s: float = -math.inf  # when the kind was seen to have become another, by whomever
+
+    def __post_init__(self) -> None:
+        """Begin from the prior."""
+        self.base = self.prior
+
+    @property
+    def watched_since_s(self) -> float:
+        """A change before this time is in the state: so many samples have come since; -inf if too few ever came."""
+        return self.learned_at_s[0] if len(self.learned_at_s) == _ENOUGH else -math.inf
 
     def expected_s(self, table_s: float) -> float:
         """Seconds on an instance that is like its kind."""
@@ -107,7 +126,9 @@ class StepTime:
         """Relative variance of `expected_s`."""
         return self.state.variance(*self.gradient(table_s))
 
-    def learn(self, table_s: float, surprise: float, variance: float, clear: bool, trusted: bool) -> bool:
+    def learn(
+        self, table_s: float, surprise: float, variance: float, now: float, *, clear: bool, trusted: bool
+    ) -> bool:
         """Take in a sample's log error, of which `variance` is not the kind's; True if the kind has changed.
 
         `clear`: the error witnesses to the kind, and not to an instance that stands out. Gross errors count only as
@@ -117,14 +138,15 @@ class StepTime:
         spread = math.sqrt(self.state.variance(*gradient) + variance)
         changed = clear and self.changes.add(surprise / spread)
         if changed:
-            self.state.doubt(0.0, _CHANGE_DEVIATION**2, self._widest())
+            self.become_another(_CHANGE_DEVIATION, now)
         elif not trusted and self.samples > _SETTLED and abs(surprise) > _GROSS_DEVIATIONS * spread:
             return False
         forgotten = self.noise**2 / _KIND_MEMORY**2
-        self.state.doubt(forgotten * self.prior.var_first, forgotten * self.prior.var_second, self._widest())
+        self.state.doubt(forgotten * self.prior.var_first, forgotten * self.prior.var_second, widened(self.prior))
         self.state.update(*gradient, surprise, variance, _DEVIATIONS)
         self.bound()
         self.samples += 1
+        self.learned_at_s.append(now)
         self._note_noise(abs(surprise), spread)
         return changed
 
@@ -133,8 +155,22 @@ class StepTime:
         self.state.first = max(0.0, min(_OVERHEAD_LIMIT_S, self.state.first))
         self.state.second = max(-LOG_LIMIT, min(LOG_LIMIT, self.state.second))
 
-    def _widest(self) -> Pair:
-        return Pair(0.0, 0.0, self.prior.var_first, max(self.prior.var_second, _CHANGE_DEVIATION**2))
+    def become_another(self, deviation: float, now: float) -> None:
+        """Note a change: the log scale is less sure by this, and the table says little of it any more."""
+        self.base = widened(self.prior)
+        self.state.doubt(0.0, deviation**2, self.base)
+        self.changed_at_s = now
+
+    def begin_anew(self, told: Pair, changed_at_s: float) -> None:
+        """Give up what was learned before a change that others have seen, for what they tell of it."""
+        self.state = told.copy()
+        self.state.doubt(0.0, _HEARD_DEVIATION**2, widened(self.prior))
+        self.bound()
+        self.base = self.state.copy()
+        self.samples = 0
+        self.learned_at_s.clear()
+        self.changed_at_s = changed_at_s
+        self.changes.reset()
 
     def _note_noise(self, error: float, spread: float) -> None:
         """Follow the mean absolute error, cut as all errors are; 1.25 of it is a normal error's deviation."""

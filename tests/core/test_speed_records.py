@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from typing import Any
 
 import msgspec
@@ -179,3 +180,106 @@ def test_a_node_that_became_slow_is_known_although_others_remember_it_fast(route
         each.hear([record for other, records in told.items() if other is not each for record in records], truth.now)
         assert prefill_s(each) == pytest.approx(3.0 * before_s, rel=0.15)
         assert prefill_s(each, "b") == pytest.approx(before_s, rel=0.15)
+
+
+class Routers:
+    """Several routers of one fleet that tell each other what they have learned."""
+
+    def __init__(self, count: int, names: str, seed: int, each: int = 60) -> None:
+        self.truth, self.names = Truth(seed=seed), names
+        self.all = [Speeds() for _ in range(count)]
+        for _ in range(each):
+            for speeds in self.all:
+                self.ask(speeds, len(names))
+        self.share()
+
+    def ask(self, speeds: Speeds, requests: int) -> None:
+        for number in range(requests):
+            self.truth.finish(speeds, instance(self.names[number % len(self.names)]), apart_s=0.1)
+
+    def told(self, speeds: Speeds, lain_s: float = 0.0) -> list[KindRecord]:
+        return [
+            msgspec.structs.replace(record_of(kind, self.truth.now - lain_s), lain_s=lain_s)
+            for kind in speeds.kinds().values()
+        ]
+
+    def share(self, lain_s: float = 0.0) -> None:
+        told = {each: self.told(each, lain_s) for each in self.all}
+        for each in self.all:
+            each.hear([r for other, records in told.items() if other is not each for r in records], self.truth.now)
+
+    def errors(self, speeds: Speeds) -> list[float]:
+        """How far off one is, for prompts and for decode steps of each instance."""
+        found = []
+        for member in map(instance, self.names):
+            speed = speeds.speed(MODEL, member)
+            found.append(speed.prefill_s(1000, 0) / self.truth.prefill_s(member, 1000) - 1.0)
+            found.append(speed.decode_step_s(16, 16e3) / self.truth.decode_step_s(member, 16, 16e3) - 1.0)
+        return [abs(error) for error in found]
+
+
+@pytest.mark.parametrize("names", ["a", "ab", "abcd", "abcdefgh", "abcdefghijklmnop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kind_that_became_slow_is_known_within_twenty_requests_although_others_remember_it_fast(
+    names: str, seed: int
+) -> None:
+    """Only one of three routers sees its requests. The others learn it from that one, and do not tell the old tale."""
+    fleet = Routers(3, names, seed)
+    sees, *others = fleet.all
+    fleet.truth.scale = 3.0
+    fleet.ask(sees, 20)
+    assert statistics.median(fleet.errors(sees)) < 0.15
+    for _ in range(3):  # what is heard over and over is still one change
+        fleet.ask(sees, 20)
+        fleet.share(lain_s=7.0)
+    for each in fleet.all:
+        assert max(fleet.errors(each)) < 0.15
+    newcomer = Speeds()
+    newcomer.restore(merge([record for each in fleet.all for record in fleet.told(each)]))
+    assert max(fleet.errors(newcomer)) < 0.15
+    if len(names) > 1:  # else it may be the instance that has changed, which heals if nobody asks it
+        fleet.all = others  # the one that saw it is gone: what it told of the kind stays
+        fleet.share()
+        for each in others:
+            assert max(fleet.errors(each)) < 0.2
+
+
+def test_a_kind_that_heals_is_known_to_by_whoever_sees_it() -> None:
+    """What peers told of the change before counts no more then."""
+    fleet = Routers(3, "abcd", 0)
+    for sees, scale in zip(fleet.all, (3.0, 1.0, 2.0), strict=True):
+        fleet.truth.scale = scale
+        fleet.ask(sees, 60)
+        fleet.share()
+        for each in fleet.all:
+            assert max(fleet.errors(each)) < 0.15
+
+
+def test_a_router_that_still_sees_a_kind_as_it_was_does_not_give_that_up() -> None:
+    """One that is wrong about a kind, because its own requests are odd, colours the others' word and no more."""
+    fleet = Routers(2, "abcd", 0)
+    odd, sane = fleet.all
+    fleet.truth.scale = 3.0
+    fleet.ask(odd, 40)
+    fleet.truth.scale = 1.0
+    fleet.ask(sane, 40)
+    before = sane.kinds()[f"{MODEL}/h100_sxm/tp1"].steps[1].samples
+    fleet.share()
+    assert sane.kinds()[f"{MODEL}/h100_sxm/tp1"].steps[1].samples == before
+    fleet.ask(sane, 1)
+    sane.hear((), fleet.truth.now)
+    assert max(fleet.errors(sane)) < 0.1
+
+
+def test_what_was_learned_long_ago_weighs_less_than_what_is_fresh() -> None:
+    """Where no single step of a slow drift is a change."""
+    drifted = []
+    for age_s in (0.0, 86_400.0):
+        fleet = Routers(2, "abcd", 0, each=20)
+        sees, idle = fleet.all
+        fleet.truth.now += age_s
+        fleet.truth.scale = 1.12
+        fleet.ask(sees, 80)
+        idle.hear(fleet.told(sees), fleet.truth.now)
+        drifted.append(statistics.median(fleet.errors(idle)))
+    assert drifted[1] < drifted[0] - 0.01
