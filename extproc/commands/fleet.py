@@ -16,7 +16,7 @@ from extproc.commands import fleet_profiles
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet import Fleet, Member
 from extproc.core.instance import Lifecycle
-from extproc.core.speed_records import merge
+from extproc.core.speeds_told import merge
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

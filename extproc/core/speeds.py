@@ -13,8 +13,9 @@ from extproc.core.load_meter import MetLoad
 from extproc.core.outcome import Outcome
 from extproc.core.profile import Profile, profile_for
 from extproc.core.speed import Speed
-from extproc.core.speed_records import KindRecord, adopt, constants_of, factors_now, heed, steps_now
+from extproc.core.speed_records import KindRecord, adopt, constants_of
 from extproc.core.speed_samples import Witnesses, samples
+from extproc.core.speeds_told import factors_now, heed, steps_now
 
 MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little

@@ -7,13 +7,16 @@ import logging
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from extproc.core.speed_records import merge, record_of
+from extproc.adapters.slices import in_slices
+from extproc.core.speed_records import record_of
+from extproc.core.speeds_told import by_kind, merge_kind
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from extproc.adapters.profile_memory import ProfileMemory
+    from extproc.core.speed_records import KindRecord
     from extproc.core.speeds import Speeds
 
 SHARE_EVERY_S = 10.0
@@ -44,6 +47,7 @@ class ProfileKeeper:
         self._name = name
         self._budget_s = budget_s
         self._clock = clock
+        self._heard: list[KindRecord] = []
 
     async def restore(self) -> None:
         """Begin with all that routers of this fleet have learned, as one; without Redis, begin with the table."""
@@ -53,7 +57,8 @@ class ProfileKeeper:
         except (RegistryError, TimeoutError) as error:
             log.warning("speeds learned before this start are not known: %s", error or "Redis is too slow")
             return
-        self._speeds.restore(merge(record for records in told.values() for record in records))
+        alike = by_kind(record for records in told.values() for record in records)
+        self._speeds.restore([merge_kind(each) async for each in in_slices(alike)])
 
     async def run(self) -> NoReturn:
         """Write and read every `SHARE_EVERY_S` until cancelled; an outage costs nothing but the others' word."""
@@ -78,16 +83,16 @@ class ProfileKeeper:
 
     async def share(self) -> None:
         """Tell what this router has learned itself, and hear what the others have. Raises RegistryError."""
-        learned = [
-            record_of(kind, self._clock())
-            for kind in self._speeds.kinds().values()
-            if any(step.samples for step in kind.steps)
-        ]
+        kinds = [kind for kind in self._speeds.kinds().values() if any(step.samples for step in kind.steps)]
+        learned = [record_of(kind, self._clock()) async for kind in in_slices(kinds)]
         if learned:
             await self._memory.write(self._name, learned)
         told = await self._memory.read(ALIVE_S)
         others = [record for name, records in told.items() if name != self._name for record in records]
+        outdated, self._heard = self._heard, others
         self._speeds.hear(others, self._clock())
+        async for _ in in_slices(_let_go(outdated)):  # many thousand values take milliseconds to free
+            pass
 
     async def _try_to_tidy(self) -> None:
         try:
@@ -95,3 +100,9 @@ class ProfileKeeper:
                 await self._memory.tidy()
         except (RegistryError, TimeoutError):
             log.debug("old speeds were not dropped", exc_info=True)
+
+
+def _let_go(records: list[KindRecord]) -> Iterator[None]:
+    while records:
+        records.pop()
+        yield

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from extproc.core.gaussian import Pair, fuse
-from extproc.core.speed_records import KindRecord, Records, decode, encode, merge, record_of
+from extproc.core.speed_records import KindRecord, Records, decode, encode, record_of
 from extproc.core.speeds import Speeds
+from extproc.core.speeds_told import merge
 from tests.core.builders import MODEL, instance
 from tests.core.measured import Truth
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
 from extproc.cli import main
+from extproc.core.speed_records import decode
 from extproc.core.speeds import Speeds
 from extproc.server import profile_keeper
 from extproc.server.profile_keeper import ProfileKeeper
@@ -86,6 +89,63 @@ async def test_what_is_old_or_of_another_version_is_dropped(tmp_path: Path) -> N
             await memory.tidy()
             assert await registry.link.command("HKEYS", key) == [b"good"]
             assert await registry.link.command("PTTL", key) > 0
+
+
+def of_a_large_fleet(seed: int) -> Speeds:
+    speeds, truth = Speeds(), Truth(seed=seed)
+    for model in range(30):
+        truth.model = f"model-{model}"
+        for each in range(100):
+            truth.finish(speeds, instance(f"instance-{each}", models=(truth.model,)), apart_s=0.01)
+    return speeds
+
+
+async def longest_hold_s(work: Awaitable[object]) -> float:
+    """For how long everybody else on the event loop had to wait at the longest, in seconds of this thread's CPU."""
+    held_s = 0.0
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        began_s = time.thread_time()
+        await asyncio.sleep(0)
+        held_s = max(held_s, time.thread_time() - began_s)
+    await task
+    return held_s
+
+
+async def test_the_records_of_a_large_fleet_do_not_hold_up_requests(tmp_path: Path) -> None:
+    """Telling, hearing and beginning anew are done in slices, each a small part of what reading at once would take."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+            memory = ProfileMemory(registry.link, registry.base)
+            keepers = [ProfileKeeper(of_a_large_fleet(n), memory, f"router-{n}", budget_s=60.0) for n in range(4)]
+            for keeper in keepers:
+                await keeper.share()
+            fields = await registry.link.command("HVALS", f"{registry.base}:profiles")
+            at_once_s, held_s = [], []
+            for _ in range(3):
+                began_s = time.thread_time()
+                for field in fields:
+                    decode(field)
+                at_once_s.append(time.thread_time() - began_s)
+                new = ProfileKeeper(Speeds(), memory, "new", budget_s=60.0)
+                works = (memory.read(), keepers[0].share(), new.restore())
+                held_s.append(max([await longest_hold_s(work) for work in works]))
+            assert min(held_s) < min(at_once_s) / 3
+            assert len(await memory.read()) == len(keepers)
+
+
+async def test_records_say_how_long_they_have_lain(tmp_path: Path) -> None:
+    """So that their ages are those of now, whenever they are read."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+            memory = ProfileMemory(registry.link, registry.base)
+            await ProfileKeeper(taught(), memory, "one").share()
+            key = f"{registry.base}:profiles"
+            written = json.loads(await registry.link.command("HGET", key, "one"))
+            written["written_at_s"] -= 30.0
+            await registry.link.command("HSET", key, "one", json.dumps(written))
+            (record,) = (await memory.read())["one"]
+            assert 30.0 <= record.lain_s < 60.0
 
 
 async def test_a_slow_or_dead_redis_holds_nothing_up(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""Long work in slices: everybody else on the event loop has a turn after each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+_T = TypeVar("_T")
+
+SLICE_S = 0.001  # what takes longer is ended after the item at hand
+
+
+async def in_slices(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield the items, with a pause after each `SLICE_S` of what is done with them."""
+    ends_s = time.perf_counter() + SLICE_S
+    for item in items:
+        yield item
+        if time.perf_counter() >= ends_s:
+            await asyncio.sleep(0)
+            ends_s = time.perf_counter() + SLICE_S
