@@ -46,6 +46,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     running: int | None = None  # requests in the batch
     waiting: int | None = None  # requests queued in the engine
+    prefilling: int | None = None  # of those running, whose prompts are not computed yet
     kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
 
 

@@ -135,10 +135,12 @@ class Ledger:
         sent = [r for r in work.active.values() if r.taken_s < observed_at_s]
         ended = [e for e in work.ended if e.taken_s < observed_at_s < e.released_s]
         load = instance.load
+        at_prompts = load.prefilling or 0
         work.gauges = Gauges(
             observed_at_s,
-            load.running,
-            load.waiting,
+            None if load.running is None else max(0, load.running - at_prompts),
+            None if load.waiting is None else load.waiting + at_prompts,
+            load.prefilling,
             _held_tokens(instance),
             len(sent) + len(ended),
             sum(r.prompt_tokens for r in sent) + sum(e.tokens for e in ended),

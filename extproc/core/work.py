@@ -49,11 +49,15 @@ class Ended:
 
 @dataclass(slots=True)
 class Gauges:
-    """An engine's own word, and how much of it reservations explain."""
+    """An engine's own word, and how much of it reservations explain.
+
+    Where it tells which of its running requests are still at their prompts, those count as waiting here.
+    """
 
     observed_at_s: float = float("-inf")
     running: int | None = 0  # None: it does not tell
     waiting: int | None = None  # None: it does not tell
+    prefilling: int | None = None  # of `waiting`, whose prompts are being computed; None: it does not tell
     held_tokens: float | None = None
     explained_requests: int = 0
     explained_tokens: int = 0
@@ -156,10 +160,14 @@ def line_up(work: Work, over_since: int) -> None:
         for place in begun[:-1]:
             work.prefilled_at_s[place] = min(work.prefilled_at_s[place], at_s)
         for last in begun[-1:]:  # it may still be computed, and those behind it wait for that
-            left_s = min(work.active[last].prefill_s, max(0.0, work.prefilled_at_s[last] - at_s))
+            left_s = _left_s(work, last, at_s) if gauges.prefilling is None else 0.0
             free_at_s = at_s + left_s
             work.prefilled_at_s[last] = min(work.prefilled_at_s[last], free_at_s)
-        for place in (*queued, *late):
+        at_work = queued[:1] if gauges.prefilling else []
+        for first in at_work:  # it is not done, whatever was predicted: then half of it may be
+            free_at_s = at_s + (_left_s(work, first, at_s) or work.active[first].prefill_s / 2)
+            work.prefilled_at_s[first] = free_at_s
+        for place in (*queued[len(at_work) :], *late):
             reservation = work.active[place]
             free_at_s = max(free_at_s, reservation.taken_s) + reservation.prefill_s
             work.prefilled_at_s[place] = free_at_s
@@ -169,6 +177,10 @@ def line_up(work: Work, over_since: int) -> None:
     if gauges.held_tokens is not None:
         coming = sum([work.active[place].uncached_tokens for place in (*queued, *late)])
         work.held_tokens = gauges.held_tokens + coming
+
+
+def _left_s(work: Work, place: Place, now: float) -> float:
+    return min(work.active[place].prefill_s, max(0.0, work.prefilled_at_s[place] - now))
 
 
 def block_size_tokens(instance: Instance) -> int:

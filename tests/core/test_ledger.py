@@ -304,3 +304,27 @@ def test_a_retry_leaves_those_alone_that_it_never_kept_waiting() -> None:
     assert ledger.move("retried", "b@1", 13.0)
     assert ledger.work("a@1").prefill_backlog_s(13.0) == pytest.approx(4.0)
     assert ledger.work("b@1").prefill_backlog_s(13.0) == pytest.approx(4.0)
+
+
+def test_prompts_that_an_engine_computes_in_its_batch_are_backlog_and_do_not_decode() -> None:
+    """llama.cpp counts a request as running from the first token of its prompt on, and says which have an answer."""
+    ledger, at = Ledger(), instance()
+    for number in range(4):
+        ledger.reserve(at.key, reservation(str(number), 1.0 + 0.1 * number, prefill_s=2.0))
+    ledger.report(instance(load=Load(running=4, waiting=0, prefilling=2)), 5.5)
+    work = ledger.work(at.key)
+    assert work.requests == 4
+    assert work.decoding(5.5)[0] == 2
+    assert work.prefill_backlog_s(5.5) == pytest.approx(1.5 + 2.0)  # the third was predicted to be done at 7
+    ledger.report(instance(load=Load(running=4, waiting=0, prefilling=2)), 8.5)
+    assert work.prefill_backlog_s(8.5) == pytest.approx(1.0 + 2.0)  # it still is not
+    ledger.report(instance(load=Load(running=4, waiting=0, prefilling=0)), 8.6)
+    assert work.prefill_backlog_s(8.6) == 0.0
+    assert work.decoding(8.6)[0] == 4
+
+
+def test_foreign_prompts_under_way_wait_as_well() -> None:
+    ledger, at = Ledger(), instance()
+    ledger.report(instance(load=Load(running=3, waiting=1, prefilling=2)), 2.0)
+    work = ledger.work(at.key)
+    assert (work.foreign_running, work.foreign_waiting) == (1, 3)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import xllamacpp
 
+from extproc.adapters.engines.llamacpp import PATHS, read
+from extproc.core.instance import Load
 from extproc.demo.stack import Backend
 from tests.e2e.conftest import StartFleet
 from tests.e2e.tiny_gguf import write_tiny_gguf
@@ -16,12 +20,13 @@ from tests.redis_server import free_port
 MODEL = "tiny"
 
 
-def _server(model: Path) -> xllamacpp.Server:
+def _server(model: Path, batch_tokens: int = 2048) -> xllamacpp.Server:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(model)
     parameters.model_alias = {MODEL}
     parameters.n_ctx = 8192
     parameters.n_parallel = 2
+    parameters.n_batch = batch_tokens
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = free_port()
     parameters.endpoint_metrics = True
@@ -55,3 +60,38 @@ async def test_a_repeated_prefix_lands_where_llama_cpp_has_it_cached(
             assert len(set(chosen)) == 1
             assert set(chosen) <= names
             assert again.usage.prompt_tokens_details.cached_tokens > 500
+
+
+async def test_a_slot_that_computes_its_prompt_is_told_from_one_that_answers(tmp_path: Path) -> None:
+    """While a long prompt is computed in small batches, the server counts it as running, and its slots say the rest."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    server = _server(model, batch_tokens=16)
+    seen: list[Load] = []
+
+    async def watch(session: aiohttp.ClientSession, url: str) -> None:
+        while True:
+            pages = {}
+            for name in ("metrics", "slots"):
+                async with session.get(url + PATHS[name]) as answer:
+                    pages[name] = await answer.read()
+            seen.append(read(pages).load)
+
+    async with aiohttp.ClientSession() as session:
+        watching = asyncio.create_task(watch(session, server.listening_address))
+        body = {
+            "model": MODEL,
+            "prompt": "of another one " * 250,
+            "max_tokens": 400,
+            "ignore_eos": True,
+        }
+        before: int | None = None
+        async with session.post(server.listening_address + "/v1/completions", json=body | {"stream": True}) as answer:
+            async for line in answer.content:
+                if before is None and line.startswith(b"data: "):
+                    before = len(seen)
+        watching.cancel()
+    assert before
+    assert {load.prefilling for load in seen[:before] if load.running} >= {1}
+    assert {load.prefilling for load in seen[before + 1 :]} == {0}
+    del server  # it ends with its last reference

@@ -1,5 +1,6 @@
 """Reads the pages of llama.cpp's server: load, slots, context and models.
 
+A slot counts as running from the first token of its prompt on; one that has decoded none yet is still at its prompt.
 Its KV cache is counted in single tokens (cells), so a KV block here is one token. `/metrics` needs `--metrics`. A look
 at `/slots` counts as work to a server with `--sleep-idle-seconds`: it sleeps only if started with `--no-slots`. LoRA
 adapters have no names that a request could ask for, so none are told. By the README of `tools/server`.
@@ -66,10 +67,15 @@ class _Props(msgspec.Struct):
     media_marker: str = ""
 
 
+class _Next(msgspec.Struct):
+    n_decoded: Whole | None = None  # tokens of the answer so far
+
+
 class _Slot(msgspec.Struct):
     n_ctx: Whole = 0
     is_processing: bool = False
     n_prompt_tokens: Whole = 0  # grows with the output: all tokens the slot holds
+    next_token: list[_Next] | _Next = []  # a list of one since 2025
 
 
 def read(pages: Mapping[str, bytes]) -> Reading:
@@ -98,6 +104,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         load=Load(
             running=whole(total(metrics.get(_RUNNING))),
             waiting=whole(total(metrics.get(_WAITING))),
+            prefilling=_prefilling(slots) if slots else None,
             kv_usage=_kv_usage(slots) if slots else share(mean(metrics.get(_KV_USAGE))),
         ),
     )
@@ -107,6 +114,15 @@ def _kv_usage(slots: list[_Slot]) -> float | None:
     room_tokens = sum(slot.n_ctx for slot in slots)
     held_tokens = sum(slot.n_prompt_tokens for slot in slots if slot.is_processing)
     return share(held_tokens / room_tokens) if room_tokens else None
+
+
+def _prefilling(slots: list[_Slot]) -> int | None:
+    """Slots that are at work and have answered nothing yet; None where a slot does not tell."""
+    busy = [slot.next_token for slot in slots if slot.is_processing]
+    decoded = [(each[0] if each else _Next()) if isinstance(each, list) else each for each in busy]
+    if any(each.n_decoded is None for each in decoded):
+        return None
+    return sum(each.n_decoded == 0 for each in decoded)
 
 
 LLAMACPP = Engine("llamacpp", PATHS, read)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from extproc.adapters.engines.mapping import Combine, EngineMap
 
-_LOAD = ("running", "waiting", "kv_usage")
+_LOAD = ("running", "waiting", "prefilling", "kv_usage")
 
 
 def engine_of(mapping: EngineMap) -> Engine:
@@ -93,6 +93,7 @@ def _reading(mapping: EngineMap, pages: _Pages) -> Reading:
         load=Load(
             running=whole(numbers["running"]),
             waiting=whole(numbers["waiting"]),
+            prefilling=whole(numbers["prefilling"]),
             kv_usage=share(numbers["kv_usage"]),
         ),
     )

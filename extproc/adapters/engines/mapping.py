@@ -31,6 +31,7 @@ NUMBERS: dict[str, Combine] = {  # with how several values become one, if the op
     "ranks": "first",
     "running": "sum",
     "waiting": "sum",
+    "prefilling": "sum",
     "kv_usage": "mean",
 }
 FIELDS = (*NAMES, *TEXTS, *NUMBERS, *FLAGS)

@@ -56,7 +56,7 @@ EXPECTED = {
         max_num_seqs=2,
         precision="all F32",
         asleep=False,
-        load=Load(running=2, waiting=1, kv_usage=3843 / 8192),
+        load=Load(running=2, waiting=1, prefilling=0, kv_usage=3843 / 8192),
     ),
     "tgi": Reading(
         models=("HuggingFaceH4/zephyr-7b-beta",),

@@ -21,6 +21,7 @@ PAGES = {
 def test_recorded_pages_are_read() -> None:
     reading = read(PAGES)
     assert (reading.load.running, reading.load.waiting) == (2, 1)
+    assert reading.load.prefilling == 0
     assert reading.load.kv_usage is not None
     assert 0.3 < reading.load.kv_usage < 1.0
     assert reading.models == ("tiny",)
@@ -44,6 +45,25 @@ def test_the_older_ratio_is_taken_where_slots_are_not_shown() -> None:
 def test_idle_slots_hold_nothing() -> None:
     slots = b'[{"id":0,"n_ctx":4096,"is_processing":false,"n_prompt_tokens":900},{"id":1,"n_ctx":4096}]'
     assert read({"slots": slots}).load.kv_usage == 0.0
+
+
+@pytest.mark.parametrize(
+    ("next_tokens", "prefilling"),
+    [
+        (('[{"n_decoded":0}]', '[{"n_decoded":7}]'), 1),
+        (('{"n_decoded":0}', '{"n_decoded":0}'), 2),
+        (("[]", '[{"n_decoded":7}]'), None),
+        (("{}", '[{"n_decoded":7}]'), None),
+    ],
+    ids=["one of two", "both, as until 2025", "none told", "not told"],
+)
+def test_slots_that_have_answered_nothing_are_at_their_prompts(
+    next_tokens: tuple[str, ...], prefilling: int | None
+) -> None:
+    """An idle slot keeps what its last request had decoded, or shows 0."""
+    busy = [f'{{"n_ctx":4096,"is_processing":true,"next_token":{each}}}' for each in next_tokens]
+    idle = '{"n_ctx":4096,"is_processing":false,"next_token":[{"n_decoded":0}]}'
+    assert read({"slots": f"[{','.join([*busy, idle])}]".encode()}).load.prefilling == prefilling
 
 
 @pytest.mark.parametrize("name", ["models", "props", "slots"])
