@@ -31,6 +31,7 @@ _COUNTS = (
     "expert_parallel",
     "nodes",
     "max_num_seqs",
+    "step_tokens",
     "kv_bytes_per_token",
 )
 _RATES = ("network_limit_bytes_s", "kv_transfer_bytes_s")
@@ -74,6 +75,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kv_bytes_per_token: int | None = None
     kv_transfer_bytes_s: float | None = None
     max_num_seqs: int | None = None  # told by the engine, or learned, if left out
+    step_tokens: int | None = None  # vLLM's --max-num-batched-tokens; told by the engine if left out
     capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
     kv_events: KvEvents | None = None
 

@@ -24,7 +24,7 @@ from extproc.core.limits import limits_of
 from extproc.core.money import typical_price
 from extproc.core.pace import MEMORY_S
 from extproc.core.request import KvLayout
-from extproc.core.work import Work, block_size_tokens
+from extproc.core.work import Work, block_size_tokens, step_tokens
 
 if TYPE_CHECKING:
     from extproc.core.snapshot import Policy, Snapshot
@@ -191,6 +191,7 @@ class Columns:
             self.room_tokens,
             self.capacity_tokens,
             self.max_num_seqs,
+            self.step_tokens,
             self.observed_at_s,
             self._price_per_hour,
             self.rtt_s,
@@ -238,6 +239,7 @@ class Columns:
             room_tokens(instance),
             _UNKNOWN if capacity_tokens is None else max(1, capacity_tokens),
             _UNKNOWN if batch is None else batch,
+            step_tokens(instance),
             member.observed_at_s,
             np.nan if instance.price_per_hour is None else instance.price_per_hour,
             *way_to(instance, snapshot.policy.zones),

@@ -33,8 +33,6 @@ _SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or f
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
-# Tokens of one engine step where the engine does not tell: vLLM's default on GPUs of 80 GB.
-_STEP_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class Pricing:
             fetched_s = _FETCH_SHARE * speed.prefill_s(hits.lower_tokens, hits.gpu_tokens)
             prefill_s += np.where(hits.lower_tokens > 0, fetched_s, 0.0)
         # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
-        prefill_s += busy * np.ceil(uncached_tokens / _STEP_TOKENS) * growth_s
+        prefill_s += busy * np.ceil(uncached_tokens / columns.step_tokens) * growth_s
         decode_s = output_tokens * step_s
         free_tokens = columns.capacity_tokens - columns.held_tokens
         room_s, room_harm_s = _room(request, columns, new_tokens, free_tokens, step_s)

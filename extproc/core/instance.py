@@ -86,6 +86,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     block_size_tokens: int | None = None
     kv_blocks: int | None = None  # KV blocks in all
     max_num_seqs: int | None = None  # requests in one batch at the most
+    step_tokens: int | None = None  # tokens that one step computes at the most: longer prompts are cut into pieces
     load: Load = Load()
     age_s: float = 0.0  # how old `load` was when the record was published
     work_done: float | None = None  # a count that only grows in one incarnation: tells a restart

@@ -18,7 +18,6 @@ from extproc.core.outcome import Features, Outcome
 from extproc.core.speed import Speed
 from extproc.core.step_times import Phase, Sample
 
-_STEP_TOKENS = 8192  # of one engine step where the engine does not tell: vLLM's default on GPUs of 80 GB
 _WITNESSES = 64  # latest requests of an instance whose first tokens are remembered
 _JITTER_S = 0.001  # of measured times
 _STEP_DOUBT = 0.3  # standard deviation of the wait for the running step, in steps: it is uniform
@@ -41,11 +40,13 @@ class Witnesses:
         return alone
 
 
-def samples(outcome: Outcome, speed: Speed, met: MetLoad | None, witnesses: Witnesses, now: float) -> Iterator[Sample]:
+def samples(
+    outcome: Outcome, speed: Speed, step_tokens: int, met: MetLoad | None, witnesses: Witnesses, now: float
+) -> Iterator[Sample]:
     """Samples of a finished request on the instance that it was predicted for.
 
-    `met` is the load that it met, None if that is not known; `now` is when it ended, for want of a start. `witnesses`
-    are those of the instance that computed the prompt.
+    One step of its engine computes `step_tokens` at the most. `met` is the load that it met, None if that is not known;
+    `now` is when it ended, for want of a start. `witnesses` are those of the instance that computed the prompt.
     """
     features = outcome.features
     if features is None or not features.stream or outcome.ttft_s is None or outcome.attempts > 1:
@@ -57,13 +58,15 @@ def samples(outcome: Outcome, speed: Speed, met: MetLoad | None, witnesses: Witn
     if ttft_s <= 0.0 or features.choices > 1:
         return
     # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
-    if alone and not features.partner_key and (prefill := _prefill(features, outcome, speed, ttft_s)) is not None:
-        yield prefill
+    if alone and not features.partner_key:
+        prefill = _prefill(features, outcome, speed, step_tokens, ttft_s)
+        if prefill is not None:
+            yield prefill
     if (decode := _decode(features, outcome, speed, met)) is not None:
         yield decode
 
 
-def _prefill(features: Features, outcome: Outcome, speed: Speed, ttft_s: float) -> Sample | None:
+def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: int, ttft_s: float) -> Sample | None:
     """The prefill, if it began at once but for the end of the running step."""
     prompt_tokens = outcome.prompt_tokens or features.prompt_tokens
     cached_tokens = features.cached_tokens if outcome.cached_tokens is None else outcome.cached_tokens
@@ -77,7 +80,7 @@ def _prefill(features: Features, outcome: Outcome, speed: Speed, ttft_s: float) 
     if features.batch_requests:
         step_s = speed.decode_step_s(features.batch_requests, features.batch_tokens)
         # The running step has to end, half of one in the mean, and steps with a piece of the prompt decode as well.
-        pieces = math.ceil(new_tokens / _STEP_TOKENS)
+        pieces = math.ceil(new_tokens / step_tokens)
         beside_s = step_s / 2 + pieces * (step_s - speed.decode_step_s(0, 0))
     backlog_s = features.queue_s - _STEP_SLACK * step_s
     if backlog_s > 0.05 * expected_s or beside_s > expected_s or features.engine_waiting:

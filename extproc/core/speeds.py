@@ -16,6 +16,7 @@ from extproc.core.speed import Speed
 from extproc.core.speed_records import KindRecord, adopt, constants_of
 from extproc.core.speed_samples import Witnesses, samples
 from extproc.core.speeds_told import factors_now, heed, steps_now
+from extproc.core.work import step_tokens
 
 MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little
@@ -67,7 +68,7 @@ class Speeds:
         witnesses = self._witnesses.setdefault(instance.key, Witnesses())
         if features.partner_key:  # that engine was busy with the prompt; one that never answers needs no witness
             witnesses = self._witnesses.get(features.partner_key, Witnesses())
-        for sample in samples(outcome, speed, met, witnesses, now):
+        for sample in samples(outcome, speed, step_tokens(instance), met, witnesses, now):
             kind.learn(instance.key, sample, now)
         self._fade(now)
         self._show(kind, features.model, instance, anew=optimism != kind.optimism())

@@ -14,6 +14,7 @@ from extproc.core.instance import Instance
 from extproc.core.pace import Pace
 
 DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
+DEFAULT_STEP_TOKENS = 8192  # of one engine step: vLLM's default on GPUs of 80 GB
 
 OURS = ""  # in the place of a router's name: this router
 
@@ -186,3 +187,8 @@ def _left_s(work: Work, place: Place, now: float) -> float:
 def block_size_tokens(instance: Instance) -> int:
     """Tokens a KV block holds on this instance."""
     return instance.block_size_tokens or DEFAULT_BLOCK_SIZE_TOKENS
+
+
+def step_tokens(instance: Instance) -> int:
+    """Tokens that one step of its engine computes at the most."""
+    return max(1, instance.step_tokens or DEFAULT_STEP_TOKENS)

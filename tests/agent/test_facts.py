@@ -28,17 +28,18 @@ MOMENT = Moment(engine="vllm", address="127.0.0.1:1", age_s=0.0)
 
 def test_what_the_operator_says_goes_before_what_the_engine_tells() -> None:
     """And that before what was learned."""
-    told = Reading(precision="fp8", ranks=4, max_num_seqs=64)
+    told = Reading(precision="fp8", ranks=4, max_num_seqs=64, step_tokens=4096)
     learned = Moment(engine="vllm", address="127.0.0.1:1", age_s=0.0, learned_max_num_seqs=9)
-    said = Backend(url="http://x:1", precision="bf16", data_parallel=2, max_num_seqs=128)
+    said = Backend(url="http://x:1", precision="bf16", data_parallel=2, max_num_seqs=128, step_tokens=2048)
     unsaid = Backend(url="http://x:1")
     for backend, facts, expected in (
-        (said, told, ("bf16", 2, 128)),
-        (unsaid, told, ("fp8", 4, 64)),
-        (unsaid, Reading(), ("", 1, 9)),
+        (said, told, ("bf16", 2, 128, 2048)),
+        (unsaid, told, ("fp8", 4, 64, 4096)),
+        (unsaid, Reading(), ("", 1, 9, None)),
     ):
         instance = record(backend, facts, STANDING, learned)
-        assert (instance.precision, instance.data_parallel, instance.max_num_seqs) == expected
+        published = instance.precision, instance.data_parallel, instance.max_num_seqs, instance.step_tokens
+        assert published == expected
 
 
 def test_what_only_the_operator_knows_of_links_and_roles_is_published() -> None:
@@ -60,7 +61,9 @@ def test_what_only_the_operator_knows_of_links_and_roles_is_published() -> None:
 
 def test_a_page_that_does_not_answer_takes_nothing_away() -> None:
     """But adapters that are listed no more are gone, and those in use are as old as the load."""
-    full = Reading(models=("m", "a"), loras=("a",), loras_active=("a",), max_loras=4, asleep=False, work_done=7.0)
+    full = Reading(
+        models=("m", "a"), loras=("a",), loras_active=("a",), max_loras=4, asleep=False, work_done=7.0, step_tokens=9
+    )
     assert merge(full, Reading(), load_told=False) == full
     without = merge(full, Reading(models=("m",), asleep=True), load_told=True)
     assert (without.loras, without.loras_active, without.max_loras, without.asleep) == ((), (), 4, True)

@@ -25,7 +25,7 @@ from extproc.core.slow_start import slow_start_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.speed import Speed
 from extproc.core.staleness import doubt_s, doubt_share
-from extproc.core.work import Work, block_size_tokens
+from extproc.core.work import Work, block_size_tokens, step_tokens
 
 _DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of the first are asked first
 
@@ -102,7 +102,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     if hit.lower_tokens:
         prefill_s += core._FETCH_SHARE * speed.prefill_s(hit.lower_tokens, hit.gpu_tokens)
     if requests:
-        prefill_s += math.ceil(uncached_tokens / core._STEP_TOKENS) * (step_s - speed.decode_step_s(0, 0))
+        prefill_s += math.ceil(uncached_tokens / step_tokens(instance)) * (step_s - speed.decode_step_s(0, 0))
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
     tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
     decode_s = output_tokens * step_s

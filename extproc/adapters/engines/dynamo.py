@@ -32,6 +32,7 @@ _QUEUED = "dynamo_frontend_queued_requests"  # part of them: from the arrival to
 _WORKERS = "dynamo_frontend_model_workers"
 _KV_BLOCKS = "dynamo_frontend_model_total_kv_blocks"  # this and the next: of one worker
 _MAX_NUM_SEQS = "dynamo_frontend_model_max_num_seqs"
+_STEP_TOKENS = "dynamo_frontend_model_max_num_batched_tokens"
 _BLOCK_SIZE = "dynamo_frontend_model_kv_cache_block_size"
 _CONTEXT = "dynamo_frontend_model_context_length"
 _WORK_DONE = ("dynamo_frontend_requests_total", "dynamo_frontend_output_tokens_total")
@@ -43,6 +44,7 @@ _METRICS = MetricsReader(
         _WORKERS,
         _KV_BLOCKS,
         _MAX_NUM_SEQS,
+        _STEP_TOKENS,
         _BLOCK_SIZE,
         _CONTEXT,
         *_WORK_DONE,
@@ -62,7 +64,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     inflight, queued = total(metrics.get(_INFLIGHT)), total(metrics.get(_QUEUED))
     workers = {sample.label("model"): sample.value for sample in metrics.get(_WORKERS, ())}
     block_sizes = {sample.value for sample in metrics.get(_BLOCK_SIZE, ())}
-    contexts_tokens = [size for sample in metrics.get(_CONTEXT, ()) if (size := positive(sample.value))]
+    contexts_tokens, steps_tokens = _sizes(metrics.get(_CONTEXT, ())), _sizes(metrics.get(_STEP_TOKENS, ()))
     return Reading(
         models=tuple(model.id for model in models),
         started=process_start(metrics),
@@ -71,12 +73,17 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         block_size_tokens=positive(block_sizes.pop()) if len(block_sizes) == 1 else None,
         kv_blocks=_of_all_workers(metrics.get(_KV_BLOCKS, ()), workers),
         max_num_seqs=_of_all_workers(metrics.get(_MAX_NUM_SEQS, ()), workers),
+        step_tokens=min(steps_tokens, default=None),
         ranks=positive(total(metrics.get(_WORKERS))),
         load=Load(
             running=whole(max(0.0, inflight - queued)) if inflight is not None and queued is not None else None,
             waiting=whole(queued),
         ),
     )
+
+
+def _sizes(samples: Iterable[Sample]) -> list[int]:
+    return [size for sample in samples if (size := positive(sample.value))]
 
 
 def _of_all_workers(samples: Iterable[Sample], workers: Mapping[str, float]) -> int | None:

@@ -27,6 +27,7 @@ NUMBERS: dict[str, Combine] = {  # with how several values become one, if the op
     "block_size_tokens": "first",
     "kv_blocks": "sum",
     "max_num_seqs": "sum",
+    "step_tokens": "min",
     "max_loras": "max",
     "ranks": "first",
     "running": "sum",

@@ -43,6 +43,7 @@ class Reading:
     block_size_tokens: int | None = None
     kv_blocks: int | None = None
     max_num_seqs: int | None = None
+    step_tokens: int | None = None  # that one step computes at the most; of one data-parallel rank
     precision: str = ""  # of the weights, in the engine's own word: fp8, awq, bfloat16 …
     ranks: int | None = None  # data-parallel ranks behind the page
     asleep: bool | None = None  # in sleep mode: answers, and computes nothing until it is woken

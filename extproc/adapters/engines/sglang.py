@@ -61,6 +61,8 @@ class _Server(msgspec.Struct):
     page_size: Whole | None = None
     max_total_num_tokens: Whole | None = None  # of one rank
     max_running_requests: Whole | None = None
+    chunked_prefill_size: Whole | None = None  # of one rank; -1: prompts are not cut …
+    max_prefill_tokens: Whole | None = None  # … but so many tokens of them together are computed in one step
     context_length: Whole | None = None
     dp_size: Whole | None = None
     dtype: str | None = None
@@ -96,6 +98,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         block_size_tokens=page_size_tokens,
         kv_blocks=kv_tokens // page_size_tokens if kv_tokens and page_size_tokens else None,
         max_num_seqs=_max_num_seqs(server, ranks),
+        step_tokens=positive(server.chunked_prefill_size) or positive(server.max_prefill_tokens),
         precision=server.quantization or (server.dtype if server.dtype and server.dtype != "auto" else ""),
         ranks=ranks,
         load=Load(

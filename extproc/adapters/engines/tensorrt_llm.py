@@ -43,12 +43,24 @@ _KV_USAGE = "trtllm_kv_cache_utilization"
 _KV_BLOCKS = "trtllm_kv_cache_max_blocks"
 _BLOCK_SIZE = "trtllm_kv_cache_tokens_per_block"
 _MAX_BATCH = ("trtllm_max_batch_size_runtime", "trtllm_max_batch_size_static")
+_STEP_TOKENS = "trtllm_max_num_tokens_runtime"
 _MODEL_CONFIG = "trtllm_model_config_info"
 _WORK_DONE = ("trtllm_prompt_tokens_total", "trtllm_generation_tokens_total", "trtllm_num_requests_completed_total")
 _UNQUANTIZED = {"", "none", "no_quant"}
 
 _METRICS = MetricsReader(
-    (_RUNNING, _WAITING, _KV_USAGE, _KV_BLOCKS, _BLOCK_SIZE, *_MAX_BATCH, _MODEL_CONFIG, *_WORK_DONE, PROCESS_START)
+    (
+        _RUNNING,
+        _WAITING,
+        _KV_USAGE,
+        _KV_BLOCKS,
+        _BLOCK_SIZE,
+        *_MAX_BATCH,
+        _STEP_TOKENS,
+        _MODEL_CONFIG,
+        *_WORK_DONE,
+        PROCESS_START,
+    )
 )
 
 
@@ -70,6 +82,7 @@ class _Iteration(msgspec.Struct, rename="camel"):
     num_queued_requests: Whole | None = None
     max_batch_size_runtime: Whole | None = None
     max_batch_size_static: Whole | None = None
+    max_num_tokens_runtime: Whole | None = None
     kv_cache_stats: _Cache | None = None
 
 
@@ -94,6 +107,7 @@ def _from_gauges(page: bytes) -> Reading:
         block_size_tokens=positive(mean(metrics.get(_BLOCK_SIZE))),
         kv_blocks=positive(total(metrics.get(_KV_BLOCKS))),
         max_num_seqs=next((limit for name in _MAX_BATCH if (limit := positive(total(metrics.get(name))))), None),
+        step_tokens=positive(mean(metrics.get(_STEP_TOKENS))),
         precision=_precision(metrics.get(_MODEL_CONFIG, [])),
         load=Load(
             running=whole(total(metrics.get(_RUNNING))),
@@ -122,6 +136,7 @@ def _from_iterations(page: bytes) -> Reading:
         block_size_tokens=positive(cache.tokens_per_block),
         kv_blocks=blocks,
         max_num_seqs=positive(newest.max_batch_size_runtime) or positive(newest.max_batch_size_static),
+        step_tokens=positive(newest.max_num_tokens_runtime),
         load=Load(
             running=whole(newest.num_active_requests),
             waiting=whole(newest.num_queued_requests),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from extproc.core.instance import Lifecycle
+from extproc.core.work import step_tokens
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.entries import describe
@@ -27,7 +28,6 @@ _ALIKE = (
     "capabilities",
     "tags",
 )
-_OFTEN_BATCHED_TOKENS = 8192
 
 
 def from_registry(records: Iterable[Instance], name: str, *, like: str = "") -> FleetSpec:
@@ -53,6 +53,6 @@ def _spec(record: Instance, like: str) -> InstanceSpec:
         id=record.id,
         models=(like, *record.models) if like else record.models,
         hardware=record.hardware,
-        max_num_batched_tokens=max(_OFTEN_BATCHED_TOKENS, record.max_num_seqs or 0),
+        max_num_batched_tokens=max(step_tokens(record), record.max_num_seqs or 0),
         **said,
     )

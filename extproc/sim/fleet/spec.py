@@ -62,6 +62,7 @@ class InstanceSpec:
             block_size_tokens=self.block_size_tokens,
             kv_blocks=self.kv_blocks,
             max_num_seqs=self.max_num_seqs,
+            step_tokens=self.max_num_batched_tokens,
             load=load,
             price_per_hour=self.price_per_hour,
             tags=self.tags,

@@ -62,6 +62,7 @@ dynamo_frontend_model_context_length{model="llama"} 8192
         ("llamacpp", {"props": b'{"total_slots":1}'}, "asleep", None),
         ("tgi", {"info": pages.page("engines/tgi-info-v2.json")}, "models", ("HuggingFaceH4/zephyr-7b-beta",)),
         ("tgi", {"info": pages.page("engines/tgi-info-v2.json")}, "precision", "float16"),
+        ("sglang", {"server": b'{"chunked_prefill_size":-1,"max_prefill_tokens":16384}'}, "step_tokens", 16384),
         ("tgi", {"info": pages.page("engines/tgi-info-v2.json")}, "max_num_seqs", 64),
         ("tgi", {"info": pages.page("engines/tgi-info-v2.json")}, "kv_blocks", 40960),
         ("tgi", {"metrics": b"tgi_batch_current_max_tokens 9\n"}, "load", Load()),
