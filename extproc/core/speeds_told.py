@@ -22,6 +22,7 @@ from extproc.core.speed_records import (
 )
 from extproc.core.step_times import Factors, Phase, StepTime, factor_prior, step_prior, widened
 
+SHARE_EVERY_S = 10.0  # how often routers tell each other
 _SAME_CHANGE_S = 5.0  # what is told of one change lies within this time: clocks are read at different moments
 _DRIFT = 0.1**2 / 3600.0  # variance a second by which what was learned of a kind loses its hold: 10 % in an hour
 

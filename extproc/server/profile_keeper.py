@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.slices import in_slices
 from extproc.core.speed_records import record_of
-from extproc.core.speeds_told import by_kind, merge_kind
+from extproc.core.speeds_told import SHARE_EVERY_S, by_kind, merge_kind
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from extproc.core.speed_records import KindRecord
     from extproc.core.speeds import Speeds
 
-SHARE_EVERY_S = 10.0
 ALIVE_S = 35.0  # a router that has written within this time counts as alive: three times are missed before it does not
 BUDGET_S = 2.0
 _TIDY_EVERY = 60  # shares

@@ -95,3 +95,27 @@ def test_a_node_that_becomes_slow_is_used_less_and_its_kind_is_not() -> None:
     late = [served for served in made.served if served.arrived_s > 35.0]
     shares = {name: sum(served.instance_id == name for served in late) for name in factors}
     assert shares["h100-1"] < 0.6 * statistics.median(shares.values())
+
+
+def test_replicas_that_share_the_traffic_share_what_they_learn_from_it() -> None:
+    """Each believes about the same of an instance, and is about right, whichever of its requests went through it."""
+    MADE.clear()
+    fleet = mixed()
+    conditions = Conditions(seed=0, replicas=4)
+    run(
+        Setup(trace="t", traffic="chat?requests=1500", fleet=fleet, conditions=conditions, load=0.85),
+        f"{__name__}:learning",
+    )
+    errors = []
+    for spec in fleet.instances:
+        truth_s = spec.profile().decode_step_s(8, 8e3) + STEP_OVERHEAD_S
+        believed_s = []
+        for ours in MADE:
+            member = ours.router.fleet.get(spec.id)
+            assert member is not None
+            (model,) = {name.partition("/")[0] for name in ours.router.beliefs.speeds.kinds()}
+            believed_s.append(ours.router.beliefs.speed(model, member.instance).decode_step_s(8, 8e3))
+        assert max(believed_s) < 1.08 * min(believed_s)
+        errors += [abs(each_s / truth_s - 1.0) for each_s in believed_s]
+    assert len(errors) == 4 * len(fleet.instances)
+    assert statistics.median(errors) < 0.06

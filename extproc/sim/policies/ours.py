@@ -20,6 +20,7 @@ from extproc.core.router import Router
 from extproc.core.snapshot import Policy as Rules
 from extproc.core.work import Reservation
 from extproc.sim.policies.policy import Ask, Ending, Setting
+from extproc.sim.policies.shared_speeds import SharedSpeeds, Told
 
 _PEERS = "peers"  # all other replicas count as one router here: ids of requests are unique
 
@@ -37,6 +38,7 @@ class Ours:
         self._keys: dict[str, str] = {}  # instance id -> key
         self._news: list[object] = []
         self._shares = setting.replicas > 1
+        self._speeds = SharedSpeeds(self.router.beliefs.speeds, setting.replica)
         self._known_layouts: dict[str, tuple[KvLayout, ...]] = {}  # by model; emptied when an instance starts
 
     def choose(self, ask: Ask, now: float) -> str | None:
@@ -93,6 +95,8 @@ class Ours:
             self._news.append((ask.id, now))
         member = self.router.fleet.get(instance_id)
         self.router.learn(self._outcome(ask, ending, member.instance.address if member else ""), now)
+        if self._shares and (told := self._speeds.told(now)):
+            self._news.append(told)
 
     def news(self) -> Sequence[object]:
         """Bookings and ends since this was asked last."""
@@ -100,12 +104,14 @@ class Ours:
         return news
 
     def hear(self, news: object, now: float) -> None:
-        """Another replica's booking, or the end of one."""
+        """Another replica's booking, or the end of one, or what it has learned of speeds."""
         match news:
             case (str(key), Reservation() as theirs):
                 self.router.ledger.reserve(key, replace(theirs, router=_PEERS), now)
             case (str(request_id), float(ended_s)):
                 self.router.ledger.release(request_id, ended_s, _PEERS)
+            case Told() as told:
+                self._speeds.hear(told)
 
     def _request(self, ask: Ask) -> Request:
         arrival = ask.arrival
