@@ -33,9 +33,11 @@ class _Integrals:
     sequences: float = 0.0  # these are integrals over time
     context: float = 0.0
     requests: float = 0.0
-    own_requests: float = 0.0
-    prefill_s: float = 0.0  # these are counts, of prompts that this router sent
+    booked_requests: float = 0.0
+    prefill_s: float = 0.0  # these are counts, of prompts that this router sent …
     prefills: int = 0
+    peer_prefill_s: float = 0.0  # … and that others did
+    peer_prompts: int = 0
 
     def advance(self, instance: Instance, work: Work, now: float) -> None:
         """Count the time since the last event with the work that there was; an earlier moment counts as that event's.
@@ -52,7 +54,8 @@ class _Integrals:
         if requests:
             self.context += work.context_tokens * running / requests * past_s
         self.requests += requests * past_s
-        self.own_requests += work.own_requests * past_s
+        self.booked_requests += len(work.active) * past_s
+        self.peer_prefill_s, self.peer_prompts = work.peer_prefill_s, work.peer_prompts
 
     def copy(self) -> _Integrals:
         return _Integrals(
@@ -60,9 +63,11 @@ class _Integrals:
             self.sequences,
             self.context,
             self.requests,
-            self.own_requests,
+            self.booked_requests,
             self.prefill_s,
             self.prefills,
+            self.peer_prefill_s,
+            self.peer_prompts,
         )
 
     def since(self, mark: _Integrals) -> MetLoad | None:
@@ -70,14 +75,16 @@ class _Integrals:
         past_s = self.at_s - mark.at_s
         if past_s <= 0.0:
             return None
-        own = self.own_requests - mark.own_requests
-        # Prompts of other routers and of clients that pass none are taken to be as many as their requests.
-        all_of_own = (self.requests - mark.requests) / own if own > 0.0 else 1.0
+        booked = self.booked_requests - mark.booked_requests
+        # Prompts of clients that pass no router are taken to be as many as their requests.
+        all_of_booked = (self.requests - mark.requests) / booked if booked > 0.0 else 1.0
+        prefill_s = self.prefill_s - mark.prefill_s + max(0.0, self.peer_prefill_s - mark.peer_prefill_s)
+        prefills = self.prefills - mark.prefills + max(0, self.peer_prompts - mark.peer_prompts)
         return MetLoad(
             (self.sequences - mark.sequences) / past_s,
             (self.context - mark.context) / past_s,
-            (self.prefill_s - mark.prefill_s) * all_of_own,
-            (self.prefills - mark.prefills) * all_of_own,
+            prefill_s * all_of_booked,
+            prefills * all_of_booked,
         )
 
 

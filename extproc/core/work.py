@@ -84,6 +84,8 @@ class Work:
     foreign_running: int = 0
     foreign_waiting: int = 0
     foreign_kv_tokens: float = 0.0
+    peer_prefill_s: float = 0.0  # of all prompts that other routers ever sent; only grows, as does their number
+    peer_prompts: int = 0
     own_requests: int = 0  # of `active`, those that this router sent
     booked_tokens: int = 0  # sum of `Reservation.tokens`
     booked_prompt_tokens: int = 0
