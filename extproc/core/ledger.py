@@ -81,6 +81,7 @@ class Ledger:
             self._where.setdefault(router, {})[request_id] = key
             work.peer_prefill_s += reservation.prefill_s
             work.peer_prompts += reservation.prefill_s > 0.0
+            work.peer_sent.append((reservation.taken_s, reservation.prefill_s))
 
     def release(self, request_id: str, now: float, router: str = OURS) -> None:
         """End a reservation. Unknown ids are ignored, so that it may be called twice.

@@ -7,13 +7,14 @@ price; nothing grows with history.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from extproc.core.instance import Instance
     from extproc.core.work import Work
 
+_SURELY = 3.0  # times what was predicted, after which a prompt is taken to be computed
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 
 
@@ -25,6 +26,15 @@ class MetLoad:
     context_tokens: float  # that they hold together
     prefill_s: float  # seconds of others' prompts that were sent meanwhile
     prefills: float
+    peers: tuple[tuple[float, float], ...] = ()
+    """Of prompts that peers sent: when that was and when it is taken to be computed, in seconds after this request."""
+
+    def alone(self, ttft_s: float) -> bool:
+        """Whether no peer's prompt may have been computed between the sending of this request and its first token.
+
+        When a prompt of ours was computed, its outcome tells (`core.speed_samples`); that of a peer's is not heard.
+        """
+        return all(sent_s >= ttft_s or done_s <= 0.0 for sent_s, done_s in self.peers)
 
 
 @dataclass(slots=True)
@@ -126,7 +136,8 @@ class LoadMeter:
         integrals.advance(instance, work, now)
         met = integrals.since(mark)
         if met is not None:
-            self._ended[request_id] = met
+            peers = [(s - mark.at_s, s + _SURELY * took_s - mark.at_s) for s, took_s in work.peer_sent]
+            self._ended[request_id] = replace(met, peers=tuple([each for each in peers if each[1] > 0.0]))
             if len(self._ended) > _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
 

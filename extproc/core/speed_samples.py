@@ -54,7 +54,7 @@ def samples(
     ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)
     sent_s = now - outcome.duration_s if outcome.started_s is None else outcome.started_s
     sent_s += outcome.routing_s or 0.0
-    alone = witnesses.alone(sent_s, sent_s + ttft_s)
+    alone = witnesses.alone(sent_s, sent_s + ttft_s) and (met is None or met.alone(ttft_s))
     if ttft_s <= 0.0 or features.choices > 1:
         return
     # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.

@@ -16,6 +16,8 @@ from extproc.core.pace import Pace
 DEFAULT_BLOCK_SIZE_TOKENS = 16  # vLLM's default on GPUs; used where an engine does not tell
 DEFAULT_STEP_TOKENS = 8192  # of one engine step: vLLM's default on GPUs of 80 GB
 
+_SENT = 64  # prompts of peers that are remembered
+
 OURS = ""  # in the place of a router's name: this router
 
 Place = tuple[str, str]  # router and request id
@@ -86,6 +88,8 @@ class Work:
     foreign_kv_tokens: float = 0.0
     peer_prefill_s: float = 0.0  # of all prompts that other routers ever sent; only grows, as does their number
     peer_prompts: int = 0
+    peer_sent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SENT))
+    """When the latest of them were sent, and the seconds that each takes."""
     own_requests: int = 0  # of `active`, those that this router sent
     booked_tokens: int = 0  # sum of `Reservation.tokens`
     booked_prompt_tokens: int = 0

@@ -106,3 +106,24 @@ def test_a_request_that_found_no_place_at_its_first_choice_meets_the_load_of_the
     assert made.ledger.reservation("r").prefill_s == decision.chosen.cost.prefill_s
     found = met(made, "r", 3.0)
     assert (found.sequences, found.prefills) == (1.0, 0)
+
+
+def test_prompts_of_peers_are_met_as_well() -> None:
+    """By their bookings: nobody tells when they were really computed."""
+    made, at = router(instance()), instance()
+    made.ledger.reserve(at.key, Reservation("long ago", 1.0, 1.0, 100, 50, 100, router="peer"))
+    send(made, "a", 10.0)
+    made.ledger.reserve(at.key, Reservation("meanwhile", 12.0, 0.25, 100, 50, 100, router="peer"), 12.01)
+    found = met(made, "a", 20.0)
+    assert (found.prefill_s, found.prefills) == (0.25, 1)
+    assert found.alone(1.9)
+    assert not found.alone(2.1)
+
+
+def test_a_peers_prompt_that_was_sent_before_may_take_longer_than_predicted() -> None:
+    made, at = router(instance()), instance()
+    made.ledger.reserve(at.key, Reservation("before", 9.0, 0.5, 100, 50, 100, router="peer"))
+    send(made, "a", 10.0)
+    send(made, "b", 11.0)
+    assert not met(made, "a", 20.0).alone(0.1)
+    assert met(made, "b", 20.0).alone(0.1)

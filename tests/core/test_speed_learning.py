@@ -283,3 +283,27 @@ def test_an_answer_that_comes_all_at_once_tells_nothing_of_steps() -> None:
     speeds.learn(outcome, each, MetLoad(1.0, 100.0, 0.0, 0.0), 2.0)
     (kind,) = speeds.kinds().values()
     assert [step.samples for step in kind.steps] == [1, 0]
+
+
+def test_a_prefill_beside_a_prompt_that_a_peer_sent_times_nothing() -> None:
+    """Its own router's witnesses know nothing of it."""
+    for peers, learned in (((), 1), (((-0.2, 0.4),), 0), (((-9.0, -8.0), (9.0, 9.5)), 1)):
+        speeds, member = Speeds(), instance()
+        outcome = Outcome(
+            features=features(instance_key=member.key, prompt_tokens=1000),
+            address=member.address,
+            status=200,
+            flags=(),
+            attempts=1,
+            duration_s=2.0,
+            ttft_s=0.3,
+            routing_s=0.0,
+            prompt_tokens=1000,
+            completion_tokens=100,
+            cached_tokens=0,
+            started_s=1.0,
+        )
+        speeds.learn(outcome, member, MetLoad(1.0, 1000.0, 0.0, 0.0, peers), 3.0)
+        (kind,) = speeds.kinds().values()
+        assert kind.steps[0].samples == learned
+        assert kind.steps[1].samples == 1
