@@ -35,6 +35,7 @@ _COUNTS = (
     "kv_bytes_per_token",
 )
 _RATES = ("network_limit_bytes_s", "kv_transfer_bytes_s")
+_AMOUNTS = ("price_per_hour", "lora_load_s")
 
 
 class KvEvents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +75,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kv_domain: str = ""
     kv_bytes_per_token: int | None = None
     kv_transfer_bytes_s: float | None = None
+    lora_load_s: float | None = None  # to load an adapter; learned if left out
     max_num_seqs: int | None = None  # told by the engine, or learned, if left out
     step_tokens: int | None = None  # vLLM's --max-num-batched-tokens; told by the engine if left out
     capabilities: tuple[Capability, ...] | None = None  # all that it can do; left out, it counts as able to do all
@@ -181,9 +183,10 @@ def _fault_in_numbers(backend: Backend) -> str:
             return f"{name} must be more than 0, not {value}"
     if backend.role is not Role.BOTH and not backend.kv_domain:
         return f"role {backend.role} needs a kv_domain: the name of those that it hands KV blocks to, or takes from"
-    price = backend.price_per_hour
-    if price is not None and not 0 <= price < math.inf:
-        return f"price_per_hour must be 0 or more, not {price}"
+    for name in _AMOUNTS:
+        value = getattr(backend, name)
+        if value is not None and not 0 <= value < math.inf:
+            return f"{name} must be 0 or more, not {value}"
     return ""
 
 

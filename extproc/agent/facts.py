@@ -24,6 +24,7 @@ def recalled(last: Instance) -> Reading:
         kv_blocks=last.kv_blocks,
         loras=last.loras,
         loras_active=last.loras_active,
+        loras_running=last.loras_running,
         max_loras=last.max_loras,
         asleep=last.asleep,
         load=last.load,
@@ -43,13 +44,16 @@ def merge(facts: Reading, reading: Reading, *, load_told: bool) -> Reading:
         step_tokens=reading.step_tokens or facts.step_tokens,
         loras=reading.loras if reading.models else facts.loras,
         loras_active=facts.loras_active,
+        loras_running=facts.loras_running,
         max_loras=facts.max_loras if reading.max_loras is None else reading.max_loras,
         asleep=facts.asleep if reading.asleep is None else reading.asleep,
         precision=reading.precision or facts.precision,
         ranks=reading.ranks or facts.ranks,
         load=facts.load,
     )
-    return replace(merged, load=reading.load, loras_active=reading.loras_active) if load_told else merged
+    if not load_told:
+        return merged
+    return replace(merged, load=reading.load, loras_active=reading.loras_active, loras_running=reading.loras_running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,9 @@ def record(backend: Backend, facts: Reading, standing: Standing, moment: Moment)
         ready_in_s=moment.ready_in_s,
         loras=facts.loras,
         loras_active=facts.loras_active,
+        loras_running=facts.loras_running,
         max_loras=facts.max_loras,
+        lora_load_s=backend.lora_load_s,
         gpus=backend.gpus,
         interconnect=backend.interconnect,
         fabric=backend.fabric,

@@ -97,6 +97,7 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--tag", "a label of your own; may be repeated", action="append", metavar="KEY=VALUE", dest="tags")
     add("--step-tokens", "tokens that one step computes, vLLM's --max-num-batched-tokens", type=int, metavar="TOKENS")
     add("--max-num-seqs", "the engine's own batch limit (default: told or learned)", type=int, metavar="N")
+    add("--lora-load-s", "seconds to load a LoRA adapter into the GPU (default: learned)", type=float, metavar="S")
     add("--model", "model that it loads, to expect its start's end while it lists none", metavar="NAME")
     add("--storage", "where its weights come from, such as nvme or s3: starts are learned apart", metavar="NAME")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_TABLES = 64  # of models, and of kinds of demands, that columns are kept for
 _UNKNOWN = float("inf")  # in place of a limit that nobody told
-_FACTS, _WORK, _SPEED = 15, 14, 6  # columns of each table
+_FACTS, _WORK, _SLOTS, _SPEED = 15, 14, 3, 6  # columns of each table
 
 T = TypeVar("T")
 
@@ -65,6 +65,7 @@ class Model:
 
     speed: Floats  # six rows: `Speed.coefficients`
     asked: Flags  # of whom the speed is known
+    adapts: Flags  # who serves it as an adapter
     layouts: list[KvLayout | None]  # how prompts are named in what its engine tells
     layouts_known: int  # `KvIndex.layouts_changed` when they were asked for
 
@@ -101,6 +102,8 @@ class Columns:
         elif np.count_nonzero(due := self.decoding_until_s <= now):
             self._write_work(np.flatnonzero(due).tolist(), snapshot, now)
         self._now = now
+        if snapshot.adapters.changed:
+            self._write_slots(snapshot)
         if speeds.made_anew != self._speeds_made:
             self._speeds_made = speeds.made_anew
             for model in self._models.values():
@@ -137,6 +140,12 @@ class Columns:
             model.layouts = [snapshot.kv.layout(member.instance, name) for member in self.members]
         return model.layouts
 
+    def adapts(self, name: str) -> Flags | None:
+        """Who serves a model as an adapter; None if nobody does, or nobody tells of its slots."""
+        if not self.any_slot or not np.count_nonzero(adapts := self._model(name).adapts):
+            return None
+        return adapts
+
     def prices_per_hour(self) -> Floats:
         """Of each instance; the typical price where nobody told it, 0 where no price is known at all."""
         if self._prices_per_hour is None:
@@ -148,7 +157,8 @@ class Columns:
         found = self._models.get(name)
         if found is None:
             rows = len(self)
-            found = Model(np.zeros((_SPEED, rows)), np.zeros(rows, np.bool_), [], -1)
+            adapts = np.array([name in member.instance.loras for member in self.members], np.bool_)
+            found = Model(np.zeros((_SPEED, rows)), np.zeros(rows, np.bool_), adapts, [], -1)
             _keep(self._models, name, found)
         return found
 
@@ -177,6 +187,7 @@ class Columns:
         self.any_waits = bool(self.host_waits.any())
         self.any_limit = bool(np.isfinite(self._facts[-3:-1]).any())
         self.any_kv_limit = bool(np.isfinite(self.max_kv_tokens).any())
+        self.any_slot = bool(self.lora_load_s.any())
 
     def _lay_out(self, rows: int) -> None:
         """Empty columns."""
@@ -220,11 +231,13 @@ class Columns:
             self.batch_requests,
             self.batch_spread,
         ) = self._work
+        self._slots: Floats = np.zeros((_SLOTS, rows))
+        self.lora_load_s, self.lora_turn, self.lora_crowd = self._slots  # `Adapters.row`
         self.busy: Floats = np.zeros(rows)  # 1 where there are requests, else 0
         self._prices_per_hour = None
         self.oldest_at_s = 0.0
         self.latest_ready_s = -np.inf
-        self.any_way = self.any_waits = self.any_limit = self.any_kv_limit = False
+        self.any_way = self.any_waits = self.any_limit = self.any_kv_limit = self.any_slot = False
 
     def _write_facts(self, row: int, snapshot: Snapshot) -> None:
         member = self.members[row]
@@ -249,9 +262,11 @@ class Columns:
             _UNKNOWN if limits.max_queued is None else limits.max_queued,
             _UNKNOWN if capacity_tokens is None or share is None else share * capacity_tokens,
         )
+        self._slots[:, row] = snapshot.adapters.row(instance.key)
         for standing in self._standings.values():
             standing.set(row, instance, bool(self.ready[row]))
         for name, model in self._models.items():
+            model.adapts[row] = name in instance.loras
             if model.layouts:
                 model.layouts[row] = snapshot.kv.layout(instance, name)
 
@@ -259,6 +274,14 @@ class Columns:
         for row in rows:
             self._work[:, row] = _work_row(snapshot.ledger.work(self.keys[row]), now)
             self.busy[row] = self.requests[row] > 0
+
+    def _write_slots(self, snapshot: Snapshot) -> None:
+        adapters = snapshot.adapters
+        for key in adapters.changed:
+            if key in self.row_of:
+                self._slots[:, self.row_of[key]] = adapters.row(key)
+        adapters.changed.clear()
+        self.any_slot = bool(self.lora_load_s.any())
 
     def _ask_again(self, rows: Iterable[int]) -> None:
         for model in self._models.values():

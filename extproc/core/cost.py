@@ -22,6 +22,7 @@ from extproc.core.communication import communication_s, crossing_money
 from extproc.core.decision import Candidate, Claims, Cost
 from extproc.core.fleet import Member
 from extproc.core.host_pressure import work_s
+from extproc.core.loading import slot_wait_s
 from extproc.core.money import compute_money, instance_s, money_s
 from extproc.core.pace import kept, prefill_share
 from extproc.core.request import Request
@@ -107,10 +108,12 @@ class Pricing:
         backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * prefill_s
         queue_s = np.maximum(backlog_s, room_s) + busy * step_s
         keep = kept(columns.paced_at_s, self._now)
-        harm_s = room_harm_s + columns.decoding * prefill_s + _sharing_s(request, columns, speed)
+        loading_s, load_s = self._loading_s(step_s)
+        harm_s = room_harm_s + columns.decoding * (prefill_s + load_s) + _sharing_s(request, columns, speed)
         harm_s += _later_s(columns.paced_requests * keep, backlog_s, prefill_s)
         terms_s: dict[str, Numbers] = {
             "queue_s": queue_s,
+            "loading_s": loading_s,
             "prefill_s": prefill_s,
             "decode_s": decode_s,
             "communication_s": self._reach_s(),
@@ -130,7 +133,7 @@ class Pricing:
     def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""
         tail = self._snapshot.tail
-        ttft_s = terms_s["queue_s"] + terms_s["prefill_s"] + terms_s["communication_s"]
+        ttft_s = terms_s["queue_s"] + terms_s["prefill_s"] + (terms_s["communication_s"] + terms_s["loading_s"])
         tail_s = terms_s["tail_s"] = tail.weight * np.maximum(ttft_s - tail.begins_s, 0.0)
         return self._weights.weigh(
             ttft_s=ttft_s + tail_s,
@@ -139,6 +142,21 @@ class Pricing:
             harm_s=terms_s["harm_s"],
             money_s=terms_s["money_s"],
         )
+
+    def _loading_s(self, step_s: Floats) -> tuple[Numbers, Numbers]:
+        """Seconds until the request's adapter is in the GPU, and those in which the batch stands still for it."""
+        columns, adapters = self._columns, self._snapshot.adapters
+        adapts = columns.adapts(self._request.model)
+        if adapts is None:
+            return 0.0, 0.0
+        load_s: Floats = adapts * columns.lora_load_s
+        wait_s = slot_wait_s(columns.lora_turn, columns.lora_crowd, _answer_s(self._request, columns, step_s))
+        loading_s: Floats = load_s + adapts * wait_s
+        for key, loaded_s in adapters.loaded(self._request.model):
+            row = columns.row_of.get(key)
+            if row is not None:
+                loading_s[row], load_s[row] = max(0.0, loaded_s - self._now), 0.0
+        return loading_s, load_s
 
     def _start_s(self, total_s: Floats, eligible: Flags) -> Numbers:
         """What holds requests back from instances that have just become Ready."""
@@ -218,12 +236,16 @@ def _room(
     if not np.count_nonzero(lacking) and not np.count_nonzero(ends > 0):
         return 0.0, 0.0
     requests = np.maximum(columns.requests, 1.0)
-    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, request.expected_output_tokens)
-    end_s = answer_tokens * step_s / requests * columns.busy
+    end_s = _answer_s(request, columns, step_s) / requests * columns.busy
     per_request_tokens = np.maximum(columns.held_tokens / requests, 1.0)
     ends = np.maximum(np.maximum(ends, 0.0), np.where(lacking, np.ceil(lacking_tokens / per_request_tokens), 0.0))
     taken_tokens = new_tokens + request.expected_output_tokens
     return ends * end_s, np.where(lacking, taken_tokens / per_request_tokens * end_s, 0.0)
+
+
+def _answer_s(request: Request, columns: Columns, step_s: Floats) -> Floats:
+    """Seconds that an answer takes which runs there now."""
+    return np.where(columns.answer_tokens > 0, columns.answer_tokens, request.expected_output_tokens) * step_s
 
 
 def _pressure_s(request: Request, columns: Columns, free_tokens: Floats, speed: _Speed) -> Numbers:

@@ -49,6 +49,7 @@ class Cost:
     queue_s: float  # work that is ahead of the request
     prefill_s: float  # computing the prompt tokens that the instance does not hold
     decode_s: float  # producing the expected output in the batch it would join
+    loading_s: float = 0.0  # until its adapter is in the GPU: waiting for a slot, and loading
     communication_s: float = 0.0  # reaching the instance, and waiting for its host's CPU and memory
     pressure_s: float = 0.0  # expected loss to preemption as KV blocks run out
     harm_s: float = 0.0  # by which others are delayed, summed over them
@@ -61,7 +62,7 @@ class Cost:
     @property
     def ttft_s(self) -> float:
         """Predicted time to the first token."""
-        return self.queue_s + self.prefill_s + self.communication_s
+        return self.queue_s + self.loading_s + self.prefill_s + self.communication_s
 
     def plus(self, other: Cost) -> Cost:
         """The sum of two costs, term by term."""

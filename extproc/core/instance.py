@@ -94,8 +94,10 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loading_progress: float | None = None  # of a start, 0 to 1
     ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
     loras: tuple[str, ...] = ()  # adapters it answers to
-    loras_active: tuple[str, ...] = ()  # those that requests use now
+    loras_active: tuple[str, ...] = ()  # those that requests use now, or wait for
+    loras_running: tuple[str, ...] = ()  # of these, those of running requests; none: perhaps not told
     max_loras: int | None = None  # adapters in one batch at the most
+    lora_load_s: float | None = None  # what loading one takes, by its operator
     gpus: int | None = None
     interconnect: str = ""  # between the GPUs of one machine: nvlink, pcie …
     fabric: str = ""  # between its machines, and to others for KV transfer: ib, roce, ethernet …

@@ -33,6 +33,7 @@ class Features:
     batch_requests: int = 0  # others on the instance, running or waiting
     batch_tokens: float = 0.0  # context that they hold
     engine_waiting: int = 0  # requests in the engine's own queue, by its latest report
+    loading_s: float = 0.0  # of `ttft_s` and `queue_s`, what loading its adapter takes
     partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
 
 

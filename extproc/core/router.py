@@ -21,6 +21,7 @@ from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
 from extproc.core.limits import limits_of
 from extproc.core.load_meter import LoadMeter, MetLoad
+from extproc.core.loading import Adapters
 from extproc.core.outcome import Features, Outcome
 from extproc.core.paired import paired
 from extproc.core.prefix import PrefixIndex
@@ -57,6 +58,7 @@ class Router:
         self.backpressure = Backpressure()
         self.warm_ups = WarmUps()
         self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
+        self.adapters = Adapters()
         self._columns = Columns()
 
     def snapshot(self) -> Snapshot:
@@ -74,6 +76,7 @@ class Router:
             self.cooldowns,
             self.backpressure,
             self.warm_ups,
+            self.adapters,
             self._columns,
             self.policy,
         )
@@ -88,12 +91,14 @@ class Router:
             self.prefixes.forget(key)
             self.trust.forget(key)
             self._health.forget(key)
+            self.adapters.forget(key)
             self.meter.forget(key)
             self.beliefs.speeds.forget(key)
         for member in change.reported:
             if self.policy.hand_over is not HandOver.NONE:
                 self._end_prompts(member.instance, member.observed_at_s)
             self.ledger.report(member.instance, member.observed_at_s)
+            self.adapters.report(member.instance, member.observed_at_s)
 
     def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
         """Decide where a request goes and book it there, so that the very next decision counts it.
@@ -128,6 +133,7 @@ class Router:
         """The request has ended, however; it is no longer in flight."""
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
+        self.adapters.end(request_id)
         self.ledger.release(request_id, now)
 
     def _end_prompt(self, name: str, now: float) -> None:
@@ -135,6 +141,7 @@ class Router:
         if name in self.ledger.booked():
             self._end_meter(name, now)
             self.meter.take(name)  # no outcome asks for the load that a prompt alone met
+            self.adapters.end(name)
             self.ledger.release(name, now)
 
     def _end_prompts(self, instance: Instance, observed_at_s: float) -> None:
@@ -147,6 +154,7 @@ class Router:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
         served = self.fleet.by_address(outcome.address)
         self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
+        self.adapters.learn(outcome)
         self._check_prefix(outcome)
         chosen_key = outcome.features.instance_key if outcome.features else None
         served_key = served.instance.key if served else None
@@ -179,7 +187,7 @@ class Router:
         """What is believed of a choice, to be held against its outcome. `partner`: computes its prompt."""
         work = self.ledger.work(chosen.instance.key)
         booked = self.ledger.booked().get(request.id) == chosen.instance.key
-        output_tokens = request.expected_output_tokens
+        output_tokens, loading_s = request.expected_output_tokens, chosen.cost.loading_s
         return Features(
             request_id=request.id,
             api=request.api,
@@ -199,12 +207,14 @@ class Router:
             output_tokens=request.expected_output_tokens,
             output_p50_tokens=request.output_p50_tokens,
             output_p90_tokens=request.output_p90_tokens,
-            queue_s=chosen.cost.queue_s,
+            queue_s=chosen.cost.queue_s + chosen.cost.loading_s,
             ttft_s=chosen.cost.ttft_s,
             tpot_s=chosen.tpot_s,
             batch_requests=max(0, work.requests - booked),
             batch_tokens=max(0.0, work.context_tokens - booked * (request.prompt_tokens + output_tokens / 2)),
             engine_waiting=work.gauges.waiting or 0,
+            # Waiting for a slot teaches nothing of loading.
+            loading_s=loading_s if loading_s == self.adapters.load_s(chosen.instance.key) else 0.0,
             partner_key="" if partner is None else partner.instance.key,
         )
 
@@ -221,6 +231,7 @@ class Router:
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
         if self.ledger.move(request.id, instance.key, now):
+            self.adapters.move(request.id, instance, request.model, now)
             self.cooldowns.sent(instance.key, now)
             self._expect_prefix(request, instance, now)
 
@@ -243,6 +254,7 @@ class Router:
         alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
         self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
         self.ledger.reserve(instance.key, reservation)
+        self.adapters.begin(reservation.request_id, instance, request.model, now)
         self.cooldowns.sent(instance.key, now)
         self._expect_prefix(request, instance, now)
 

@@ -13,6 +13,7 @@ from extproc.core.fleet import Member
 from extproc.core.hand_over import HandOver
 from extproc.core.kv_index import KvIndex
 from extproc.core.ledger import Ledger
+from extproc.core.loading import Adapters
 from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
 from extproc.core.prefix_trust import PrefixTrust
 from extproc.core.recent_prefixes import RecentPrefixes
@@ -61,5 +62,6 @@ class Snapshot:
     cooldowns: Cooldowns
     backpressure: Backpressure
     warm_ups: WarmUps
+    adapters: Adapters
     columns: Columns  # of all that is above, as they were when last looked at
     policy: Policy

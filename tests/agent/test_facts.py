@@ -52,6 +52,7 @@ def test_what_only_the_operator_knows_of_links_and_roles_is_published() -> None:
         "kv_domain": "d",
         "kv_bytes_per_token": 131_072,
         "kv_transfer_bytes_s": 4e10,
+        "lora_load_s": 0.5,
     }
     instance = record(Backend(url="http://x:1", **said), Reading(), STANDING, MOMENT)
     assert {name: getattr(instance, name) for name in said} == said
@@ -61,12 +62,12 @@ def test_what_only_the_operator_knows_of_links_and_roles_is_published() -> None:
 
 def test_a_page_that_does_not_answer_takes_nothing_away() -> None:
     """But adapters that are listed no more are gone, and those in use are as old as the load."""
-    full = Reading(
-        models=("m", "a"), loras=("a",), loras_active=("a",), max_loras=4, asleep=False, work_done=7.0, step_tokens=9
-    )
+    in_use: dict[str, Any] = {"loras_active": ("a",), "loras_running": ("a",)}
+    full = Reading(models=("m", "a"), loras=("a",), max_loras=4, asleep=False, work_done=7.0, step_tokens=9, **in_use)
     assert merge(full, Reading(), load_told=False) == full
     without = merge(full, Reading(models=("m",), asleep=True), load_told=True)
-    assert (without.loras, without.loras_active, without.max_loras, without.asleep) == ((), (), 4, True)
+    assert (without.loras, without.loras_active, without.loras_running) == ((), (), ())
+    assert (without.max_loras, without.asleep) == (4, True)
 
 
 def test_what_is_read_back_from_a_record_is_what_the_engine_told() -> None:

@@ -116,6 +116,9 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
             decoding -= sum(done_at_s > now for done_at_s in work.prefilled_at_s.values())
         longer_s = speed.decode_step_s(1, request.prompt_tokens + output_tokens / 2) - speed.decode_step_s(0, 0)
         harm_s += decoding * prefill_s + requests * output_tokens / 2 * longer_s
+    loading_s, load_s = _loading(request, snapshot, member, now, step_s)
+    if requests:
+        harm_s += decoding * load_s
     harm_s += work.pace.requests * keep * (backlog_s + prefill_s / 2) * prefill_s
     crossing = policy.zones.to(instance.zone)
     reach_s = round_trips(request.body_bytes) * crossing.rtt_s + network_wait_s(request.body_bytes, instance)
@@ -130,9 +133,10 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
         money += crossing.price_per_gb * (request.body_bytes + answer_bytes(request)) / 1e9
         money_s = money / weights.value_per_hour * 3600
     age_s = snapshot.heard_at_s - member.observed_at_s
-    ttft_s = queue_s + prefill_s + reach_s
+    ttft_s = queue_s + loading_s + prefill_s + reach_s
     cost = Cost(
         queue_s=queue_s,
+        loading_s=loading_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
         communication_s=reach_s,
@@ -170,6 +174,19 @@ def held(request: Request, snapshot: Snapshot, member: Member, now: float) -> tu
     if trust.trusts_told(key, model):
         return Hit(told.gpu_tokens + max(0, recent_tokens - told.tokens), told.lower_tokens), claims
     return Hit(max(int(learned_tokens * trust.shares(model).get(key, 1.0)), recent_tokens)), claims
+
+
+def _loading(request: Request, snapshot: Snapshot, member: Member, now: float, step_s: float) -> tuple[float, float]:
+    """Seconds until the adapter is there, and those of them in which others stand still."""
+    instance, adapters = member.instance, snapshot.adapters
+    if request.model not in instance.loras:
+        return 0.0, 0.0
+    loaded = dict(adapters.loaded(request.model))
+    if instance.key in loaded:
+        return max(0.0, loaded[instance.key] - now), 0.0
+    load_s, turn, crowd = adapters.row(instance.key)
+    answer_s = (snapshot.ledger.work(instance.key).mean_output_tokens or request.expected_output_tokens) * step_s
+    return load_s + (turn ** (1 / crowd) if turn < 1 else turn) * answer_s, load_s
 
 
 def _room(request: Request, member: Member, work: Work, uncached_tokens: int, step_s: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Combine = Literal["sum", "mean", "min", "max", "first", "last", "distinct"]
 
-NAMES = ("models", "loras", "loras_active")
+NAMES = ("models", "loras", "loras_active", "loras_running")
 TEXTS = ("version", "started", "precision")
 FLAGS = ("asleep",)
 NUMBERS: dict[str, Combine] = {  # with how several values become one, if the operator does not say

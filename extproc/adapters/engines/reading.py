@@ -35,6 +35,7 @@ class Reading:
     models: tuple[str, ...] = ()  # names it answers to, LoRA adapters included
     loras: tuple[str, ...] = ()  # those of `models` that are LoRA adapters
     loras_active: tuple[str, ...] = ()  # adapters that requests run with or wait for now
+    loras_running: tuple[str, ...] = ()  # of these, those that running requests use
     max_loras: int | None = None  # adapters in one batch at the most
     version: str = ""
     started: str = ""  # differs for every start of the engine's process; "" if it does not tell

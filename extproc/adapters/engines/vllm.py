@@ -75,7 +75,8 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     return Reading(
         models=tuple(model.id for model in models),
         loras=tuple(model.id for model in models if model.parent),
-        loras_active=_running_or_waiting(adapters),
+        loras_active=_names(adapters, "running", "waiting"),
+        loras_running=_names(adapters, "running"),
         max_loras=max(label_numbers(adapters, "max_lora"), default=None),
         version=version.version if version else "",
         started=process_start(metrics),
@@ -103,8 +104,8 @@ def _newest(samples: Sequence[Sample]) -> list[Sample]:
     return list(newest.values())
 
 
-def _running_or_waiting(adapters: Sequence[Sample]) -> tuple[str, ...]:
-    lists = [sample.label(f"{state}_lora_adapters") for state in ("running", "waiting") for sample in adapters]
+def _names(adapters: Sequence[Sample], *states: str) -> tuple[str, ...]:
+    lists = [sample.label(f"{state}_lora_adapters") for state in states for sample in adapters]
     names = [name.strip() for listed in lists for name in listed.split(",")]
     return tuple(dict.fromkeys(name for name in names if name))
 

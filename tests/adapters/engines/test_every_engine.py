@@ -20,6 +20,7 @@ EXPECTED = {
         models=("base", "sql", "legal", "poet"),
         loras=("sql", "legal", "poet"),
         loras_active=("legal", "sql", "poet"),
+        loras_running=("legal", "sql"),
         max_loras=4,
         version="0.32.0",
         started="1795960421.89",
