@@ -43,6 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens computed in one step, prompts and outputs together (default: %(default)s)",
     )
     add(
+        "--lora",
+        action="append",
+        metavar="NAME",
+        help="LoRA adapter that it answers to; repeat for further ones (default: none)",
+    )
+    add("--max-loras", type=int, default=1, metavar="N", help="adapters in one batch (default: %(default)s)")
+    add(
+        "--lora-load-s",
+        type=float,
+        default=0.05,
+        metavar="S",
+        help="seconds to load an adapter into the GPU, in which the batch stands still (default: %(default)s)",
+    )
+    add(
         "--max-model-len",
         type=int,
         default=0,
@@ -101,6 +115,9 @@ def run(args: argparse.Namespace) -> int:
         block_size_tokens=args.block_size,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        adapters=tuple(args.lora or ()),
+        max_loras=args.max_loras,
+        lora_load_s=args.lora_load_s,
         max_model_len_tokens=args.max_model_len,
         start_delay_s=args.start_delay_s,
         load_delay_s=args.load_delay_s,

@@ -53,6 +53,9 @@ class EngineConfig:
     block_size_tokens: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    adapters: tuple[str, ...] = ()  # LoRA adapters that it answers to
+    max_loras: int = 1  # of them in one batch
+    lora_load_s: float = 0.05  # to bring one into the GPU
     max_model_len_tokens: int = 0  # 0: the model's, or what fits into the KV blocks
     start_delay_s: float = 0.0  # before the port opens
     load_delay_s: float = 0.0  # from there until the model is served
@@ -68,6 +71,13 @@ class EngineConfig:
         for flag, value in (("--speed", self.speed), ("--block-size", self.block_size_tokens)):
             if value <= 0:
                 raise ConfigError(f"{flag} must be greater than 0, not {value}")
+        if self.max_loras < 1 or self.lora_load_s < 0:
+            raise ConfigError(
+                f"--max-loras must be at least 1, and is {self.max_loras}; --lora-load-s at least 0, and is "
+                f"{self.lora_load_s}"
+            )
+        if twice := set(self.models) & set(self.adapters):
+            raise ConfigError(f"{min(twice)!r} is both a model and a LoRA adapter: name them apart")
         if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
             raise ConfigError(
                 f"--max-num-seqs ({self.max_num_seqs}) must be at least 1 and not above "

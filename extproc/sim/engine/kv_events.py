@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class TokenChain(list[int]):
-    """A chain of block hashes that remembers the tokens it was made of."""
+    """A chain of block hashes that remembers the tokens it was made of, and by which LoRA adapter, if by any."""
 
-    __slots__ = ("salt", "tokens")
+    __slots__ = ("adapter", "salt", "tokens")
 
-    def __init__(self, hashes: Iterable[int], tokens: bytes, salt: bytes = b"") -> None:
+    def __init__(self, hashes: Iterable[int], tokens: bytes, salt: bytes = b"", adapter: str = "") -> None:
         super().__init__(hashes)
         self.tokens = tokens
         self.salt = salt
+        self.adapter = adapter
 
 
 class KvEventLog:
@@ -59,7 +60,7 @@ class KvEventLog:
                     "block_size": self._block_size_tokens,
                     "lora_id": None,
                     "medium": "GPU",
-                    "lora_name": None,
+                    "lora_name": chain.adapter or None,
                     "extra_keys": [extra_keys],
                     "group_idx": 0,
                     "kv_cache_spec_kind": "full_attention",

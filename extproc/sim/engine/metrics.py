@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
@@ -67,7 +68,13 @@ class EngineMetrics:
     """What the engine counts beside the scheduler's own state, and the page that shows both."""
 
     def __init__(
-        self, scheduler: Scheduler, model: str, max_model_len_tokens: int, cache_config: Mapping[str, str]
+        self,
+        scheduler: Scheduler,
+        model: str,
+        max_model_len_tokens: int,
+        cache_config: Mapping[str, str],
+        *,
+        tells_adapters: bool = False,
     ) -> None:
         lengths = _length_bounds(max_model_len_tokens)
         self.prompt_tokens = 0
@@ -101,6 +108,7 @@ class EngineMetrics:
             "vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", _STEP_TOKENS
         )
         self._scheduler = scheduler
+        self._tells_adapters = tells_adapters
         self._labels = {"engine": "0", "model_name": model}
         self._cache_config = {**cache_config, "engine": "0"}
         self._registry = CollectorRegistry()
@@ -156,6 +164,20 @@ class EngineMetrics:
         )
         info.add_metric(list(self._cache_config.values()), 1.0)
         yield info
+        if self._tells_adapters:
+            yield self._adapters()
+
+    def _adapters(self) -> Metric:
+        """Names of adapters as labels, and when they were true as the value; vLLM tells no more of them."""
+        adapters = self._scheduler.adapters
+        labels = {
+            "max_lora": str(adapters.max_loras),
+            "running_lora_adapters": ",".join(adapters.running),
+            "waiting_lora_adapters": ",".join(self._scheduler.waiting_adapters),
+        }
+        family = GaugeMetricFamily("vllm:lora_requests_info", "Running stats on lora requests.", labels=list(labels))
+        family.add_metric(list(labels.values()), time.time())
+        return family
 
     def _counters(self) -> Iterator[Metric]:
         pool = self._scheduler.pool

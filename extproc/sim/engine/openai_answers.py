@@ -92,19 +92,19 @@ class StreamFrames:
         )
 
 
-def models(names: Sequence[str], created: int, max_model_len_tokens: int) -> bytes:
-    """The list of models, JSON."""
+def models(names: Sequence[str], created: int, max_model_len_tokens: int, adapters: Sequence[str] = ()) -> bytes:
+    """The list of models and of the first one's LoRA adapters, JSON."""
     cards: list[dict[str, Any]] = [
         {
             "id": name,
             "object": "model",
             "created": created,
             "owned_by": "vllm",
-            "root": names[0],
-            "parent": None,
-            "max_model_len": max_model_len_tokens,
+            "root": name if name in adapters else names[0],
+            "parent": names[0] if name in adapters else None,
+            "max_model_len": None if name in adapters else max_model_len_tokens,
             "permission": [],
         }
-        for name in names
+        for name in (*names, *adapters)
     ]
     return orjson.dumps({"object": "list", "data": cards})

@@ -20,6 +20,7 @@ from extproc.sim.engine.kv_events import TokenChain, publishing
 from extproc.sim.engine.loop import EngineLoop
 from extproc.sim.engine.metrics import EngineMetrics
 from extproc.sim.engine.openai_wire import Ask, RefusedError
+from extproc.sim.physics.adapters import BASE
 from extproc.sim.physics.blocks import BlockPool, hash_chain
 from extproc.sim.physics.request import EngineRequest
 from extproc.sim.physics.scheduler import Scheduler
@@ -69,6 +70,8 @@ class EngineServer:
             profile,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            max_loras=config.max_loras,
+            lora_load_s=config.lora_load_s,
         )
         kv_tokens = config.total_blocks * config.block_size_tokens
         cache_config = {
@@ -79,7 +82,9 @@ class EngineServer:
             "cache_dtype": "auto",
             "enable_prefix_caching": "True",
         }
-        self.metrics = EngineMetrics(self.scheduler, config.models[0], config.context_tokens, cache_config)
+        self.metrics = EngineMetrics(
+            self.scheduler, config.models[0], config.context_tokens, cache_config, tells_adapters=bool(config.adapters)
+        )
         self.loop = EngineLoop(self.scheduler, self.metrics, config.speed)
         self._babbler = Babbler(config.seed)
         self._answers: set[_Answer] = set()
@@ -112,7 +117,7 @@ class EngineServer:
         if self.lifecycle is not Lifecycle.READY:
             raise openai_wire.unavailable(f"The engine is {self.lifecycle}.")
         ask = openai_wire.parse(await request.read(), chat=chat)
-        if ask.model and ask.model not in self.config.models:
+        if ask.model and ask.model not in (*self.config.models, *self.config.adapters):
             raise openai_wire.unknown_model(ask.model)
         openai_wire.check_length(ask, self.config.context_tokens)
         answer = self._begin(ask, request.headers.get("X-Request-Id") or uuid.uuid4().hex)
@@ -138,11 +143,14 @@ class EngineServer:
         text = self._babbler.answer(output)
         # The answer's blocks are cached like the prompt's: the next turn of the conversation finds both.
         tokens = ask.tokens + text
-        hashes = hash_chain(tokens, self.config.block_size_tokens, ask.salt)
+        adapter = ask.model if ask.model in self.config.adapters else BASE
+        # Blocks that an adapter computed are of no use to others.
+        salt = ask.salt + b"\0" + adapter.encode() if adapter else ask.salt
+        hashes = hash_chain(tokens, self.config.block_size_tokens, salt)
         if self.scheduler.pool.log is not None:
-            hashes = TokenChain(hashes, tokens, ask.salt)
+            hashes = TokenChain(hashes, tokens, ask.salt, adapter)
         answer_id = f"{'chatcmpl' if ask.chat else 'cmpl'}-{request_id}"
-        engine_request = EngineRequest(answer_id, ask.prompt_tokens, output, hashes)
+        engine_request = EngineRequest(answer_id, ask.prompt_tokens, output, hashes, adapter)
         return _Answer(ask, answer_id, text, finish_reason, engine_request)
 
     async def _wait(self, answer: _Answer) -> web.StreamResponse:
@@ -184,7 +192,8 @@ class EngineServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         names = self.config.models if self.lifecycle is not Lifecycle.LOADING else ()
-        return _json(openai_answers.models(names, self._created, self.config.context_tokens))
+        adapters = self.config.adapters if names else ()
+        return _json(openai_answers.models(names, self._created, self.config.context_tokens, adapters))
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.lifecycle is Lifecycle.READY else 503, text=self.lifecycle)

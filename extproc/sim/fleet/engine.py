@@ -97,7 +97,9 @@ class Engine:
     def record(self, now: float) -> Instance:
         """What its agent reads right now."""
         load = self.load(now) if self.takes_requests else Load()
-        return self.spec.record(self.incarnation, self._number, self.lifecycle, load)
+        scheduler = self.scheduler
+        adapters = scheduler.adapters.running, scheduler.waiting_adapters
+        return self.spec.record(self.incarnation, self._number, self.lifecycle, load, *adapters)
 
     def probe(self, now: float) -> Probe | None:
         """Its own answer to a question; None while its port is closed."""
@@ -173,6 +175,8 @@ class Engine:
             max_num_seqs=spec.max_num_seqs,
             max_num_batched_tokens=spec.max_num_batched_tokens,
             step_overhead_s=spec.step_overhead_s,
+            max_loras=spec.max_loras,
+            lora_load_s=spec.lora_load_s,
         )
         self.scheduler.slowness = self.slowness
         self._reset_pending = False

@@ -31,6 +31,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kv_blocks: _Count | None = None
     max_num_seqs: _Count | None = None
     max_num_batched_tokens: _Count | None = None
+    loras: tuple[str, ...] | None = None
+    max_loras: _Count | None = None
+    lora_load_s: _Amount | None = None
     max_model_len_tokens: _Count | None = None
     capabilities: tuple[Capability, ...] | None = None
     tags: dict[str, str] | None = None

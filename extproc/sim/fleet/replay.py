@@ -17,6 +17,7 @@ from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.news import News
 from extproc.sim.fleet.script import Script
 from extproc.sim.fleet.spec import Conditions, FleetSpec
+from extproc.sim.physics.adapters import BASE
 from extproc.sim.physics.request import EngineRequest
 from extproc.sim.policies.policy import Ask, Ending, Factory, Policy, Setting
 from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
@@ -136,7 +137,8 @@ class _Replay:
             self._back(flight, engine, self._broken, flight)
             return
         arrival = flight.ask.arrival
-        request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes)
+        adapter = arrival.model if arrival.model in engine.spec.loras else BASE
+        request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes, adapter)
         try:
             engine.add(request, self._clock.now_s)
         except ValueError:  # too long for it: an engine answers 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,6 +26,9 @@ class InstanceSpec:
     kv_tokens: int = DEFAULT_KV_TOKENS
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    loras: tuple[str, ...] = ()  # LoRA adapters that it answers to beside its models
+    max_loras: int = 1  # of them in one batch
+    lora_load_s: float = 0.05  # to bring one into the GPU; the batch stands still meanwhile
     max_model_len_tokens: int | None = None
     capabilities: tuple[Capability, ...] | None = None
     tags: dict[str, str] = field(default_factory=dict)
@@ -43,14 +47,29 @@ class InstanceSpec:
         """What its hardware's fit says of its first model."""
         return profile_for(self.models[0], self.hardware, self.tensor_parallel)
 
-    def record(self, incarnation: int, number: int, lifecycle: Lifecycle, load: Load) -> Instance:
-        """What its agent publishes; `number` tells its address from that of others."""
+    def record(
+        self,
+        incarnation: int,
+        number: int,
+        lifecycle: Lifecycle,
+        load: Load,
+        running: Sequence[str] = (),
+        waiting: Sequence[str] = (),
+    ) -> Instance:
+        """What its agent publishes; `number` tells its address from that of others.
+
+        `running` and `waiting` are the adapters of such requests.
+        """
         return Instance(
             id=self.id,
             incarnation=str(incarnation),
             address=f"10.0.{number // 250}.{number % 250 + 1}:8000",
             cluster="pool",
-            models=self.models,
+            models=(*self.models, *self.loras),
+            loras=self.loras,
+            loras_active=tuple(dict.fromkeys((*running, *waiting))),
+            loras_running=tuple(running),
+            max_loras=self.max_loras if self.loras else None,
             lifecycle=lifecycle,
             engine="vllm",
             hardware=self.hardware,

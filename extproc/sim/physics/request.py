@@ -32,6 +32,7 @@ class EngineRequest:
     """
 
     __slots__ = (
+        "adapter",
         "base_tokens",
         "cached_tokens",
         "finish_step",
@@ -48,8 +49,16 @@ class EngineRequest:
         "prompt_tokens",
     )
 
-    def __init__(self, request_id: str, prompt_tokens: int, output_tokens: int, hashes: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        hashes: Sequence[int] = (),
+        adapter: str = "",
+    ) -> None:
         self.id = request_id
+        self.adapter = adapter  # "": the base model alone
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens  # how many it will make
         self.hashes = hashes

@@ -3,7 +3,8 @@
 Rules, as in vLLM 0.32 with its defaults: running requests come first, one token each; what is left of the token
 budget goes to prompts, first come first served, the last one perhaps in part (chunked prefill). A request enters
 the batch only if its whole prompt fits into free KV blocks. When blocks run out in decode, the youngest running
-request loses its own and is computed anew later (preemption), and nobody enters in that iteration.
+request loses its own and is computed anew later (preemption), and nobody enters in that iteration. A request whose
+LoRA adapter finds no slot is passed over; one that is loaded makes its iteration longer.
 
 As long as nothing but decode goes on, one step may stand for many iterations (coasting).
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from extproc.sim.physics.adapters import AdapterSlots
 from extproc.sim.physics.decode import DecodeBatch
 from extproc.sim.physics.request import Chunk, EngineRequest, Phase, Progress, Step
 
@@ -39,12 +41,15 @@ class Scheduler:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 8192,
         step_overhead_s: float = 0.0,
+        max_loras: int = 1,
+        lora_load_s: float = 0.0,
     ) -> None:
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
             raise ValueError(
                 f"max_num_batched_tokens ({max_num_batched_tokens}) must not be below max_num_seqs ({max_num_seqs})"
             )
         self.pool = pool
+        self.adapters = AdapterSlots(max_loras, lora_load_s)
         self.profile = profile
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -66,6 +71,11 @@ class Scheduler:
     def waiting(self) -> int:
         """Requests in the queue, the preempted included."""
         return len(self._waiting)
+
+    @property
+    def waiting_adapters(self) -> list[str]:
+        """Adapters that requests in the queue ask for."""
+        return list(dict.fromkeys(request.adapter for request in self._waiting if request.adapter))
 
     @property
     def context_tokens(self) -> int:
@@ -112,6 +122,7 @@ class Scheduler:
         preempted: list[EngineRequest] = []
         admitted: list[EngineRequest] = []
         chunks: list[Chunk] = []
+        loading_s = 0.0
         if not decode.grant(decode.step + 1):
             self._grow_oldest(preempted)
         decode.name_outputs()
@@ -119,18 +130,19 @@ class Scheduler:
         if self._prefilling:
             budget_tokens -= self._continue_prefill(budget_tokens, chunks, preempted)
         if self._waiting and not preempted:
-            self._admit(budget_tokens, chunks, admitted)
+            loading_s = self._admit(budget_tokens, chunks, admitted)
         iterations = 1
         if most_iterations > 1 and not (chunks or preempted):
             # A longer cached prefix may let in the next one, which lacks blocks.
             in_want = bool(self._waiting) and len(decode.requests) < self.max_num_seqs
             iterations = decode.coasting_iterations(most_iterations, stop_at_names=in_want)
-        self._planned = step = self._step(iterations, chunks, admitted, preempted)
+        self._planned = step = self._step(iterations, loading_s, chunks, admitted, preempted)
         return step
 
     def _step(
         self,
         iterations: int,
+        loading_s: float,
         chunks: list[Chunk],
         admitted: list[EngineRequest],
         preempted: list[EngineRequest],
@@ -139,7 +151,7 @@ class Scheduler:
         profile, slowness = self.profile, self.slowness
         kernels_s = profile.mixed_step_s([(c.new_tokens, c.before_tokens) for c in chunks], sequences, context_tokens)
         return Step(
-            first_s=slowness * (self.step_overhead_s + kernels_s),
+            first_s=slowness * (self.step_overhead_s + kernels_s) + loading_s,
             longer_s=slowness * 1e-3 * profile.f_ms * sequences,
             iterations=iterations,
             chunks=chunks,
@@ -216,14 +228,19 @@ class Scheduler:
         chunks.append(Chunk(request, new, before))
         return new
 
-    def _admit(self, budget_tokens: int, chunks: list[Chunk], admitted: list[EngineRequest]) -> None:
+    def _admit(self, budget_tokens: int, chunks: list[Chunk], admitted: list[EngineRequest]) -> float:
         """Let waiting requests into the batch, first come first served, as long as everything suffices.
 
-        A prompt's blocks count as cached from here on: who comes next in the same step may share them, as in vLLM.
+        Returns the seconds that their adapters take to load. Requests whose adapter has no slot let others pass. A
+        prompt's blocks count as cached from here on: who comes next in the same step may share them, as in vLLM.
         """
-        pool = self.pool
+        pool, passed = self.pool, deque[EngineRequest]()
+        loading_s = 0.0
         while self._waiting and budget_tokens > 0 and self.running < self.max_num_seqs and pool.free_blocks:
             request = self._waiting[0]
+            if not self.adapters.admits(request.adapter):
+                passed.append(self._waiting.popleft())
+                continue
             known = request.known_tokens
             hits = pool.match(request.hashes, known)
             before = hits * pool.name_tokens
@@ -235,13 +252,16 @@ class Scheduler:
                 room_blocks=pool.blocks_for(known) - cached_blocks,
             )
             if holding is None:
-                return
+                break
             self._waiting.popleft()
             pool.commit(holding, request.hashes, before + new)
             self._enter_batch(request, holding, before)
             chunks.append(Chunk(request, new, before))
             admitted.append(request)
             budget_tokens -= new
+            loading_s += self.adapters.enter(request.adapter)
+        self._waiting.extendleft(reversed(passed))
+        return loading_s
 
     def _enter_batch(self, request: EngineRequest, holding: Holding, cached_tokens: int) -> None:
         self._order += 1
@@ -283,3 +303,4 @@ class Scheduler:
         else:
             del self._prefilling[request]
         self.pool.release(request.holding)
+        self.adapters.leave(request.adapter)
