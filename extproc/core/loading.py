@@ -43,10 +43,10 @@ class _Slots:
     limit: int
     told_s: float | None  # by its operator
     prior_s: float
+    loads_s: deque[float]  # as they were timed, on all instances alike
     requests: dict[str, int] = field(default_factory=dict)  # that we sent and that have not ended, by adapter
     told: frozenset[str] = frozenset()  # adapters that requests used when it last reported
     resident: OrderedDict[str, float] = field(default_factory=OrderedDict)  # when loaded; used longest ago first
-    loads_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_LOADS))
 
     @property
     def load_s(self) -> float:
@@ -77,6 +77,7 @@ class Adapters:
         self.changed: set[str] = set()
         """Keys of which `row` has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._slots: dict[str, _Slots] = {}
+        self._loads_s: dict[tuple[str, int, str], deque[float]] = {}  # by hardware, its parallelism and base model
         self._where: dict[str, tuple[str, str]] = {}  # instance key and adapter of each open request with one
 
     def report(self, instance: Instance, now: float) -> None:
@@ -88,7 +89,9 @@ class Adapters:
             return
         slots = self._slots.get(key)
         if slots is None:
-            slots = self._slots[key] = _Slots(limit, instance.lora_load_s, prior_s(instance))
+            kind = instance.hardware, instance.tensor_parallel, _base(instance)
+            loads_s = self._loads_s.setdefault(kind, deque(maxlen=_MAX_LOADS))
+            slots = self._slots[key] = _Slots(limit, instance.lora_load_s, prior_s(instance), loads_s)
         slots.limit, slots.told_s = limit, instance.lora_load_s
         slots.told = frozenset(instance.loras_active)
         for adapter in instance.loras_running or instance.loras_active:
@@ -169,7 +172,7 @@ class Adapters:
             return
         without_s = features.ttft_s - features.loading_s
         slots.loads_s.append(max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0) - without_s))
-        self.changed.add(features.instance_key)
+        self.changed.update(key for key, each in self._slots.items() if each.loads_s is slots.loads_s)
 
 
 def slot_wait_s(turn: Numbers, crowd: Numbers, answer_s: Numbers) -> Floats:
@@ -187,7 +190,10 @@ def prior_s(instance: Instance) -> float:
 
     Two matrices of rank x hidden size for each projection, in 16 bits: 134 MB and 5 ms for a model of 8B on one GPU.
     """
-    base = next((name for name in instance.models if name not in instance.loras), "")
-    shape = shape_of(base) or _USUAL
+    shape = shape_of(_base(instance)) or _USUAL
     adapter_bytes = shape.layers * 4 * 2 * _RANK * shape.hidden * 2
     return adapter_bytes / max(1, instance.tensor_parallel) / _HOST_BYTES_S
+
+
+def _base(instance: Instance) -> str:
+    return next((name for name in instance.models if name not in instance.loras), "")

@@ -45,9 +45,21 @@ def nearest_miss(request: Request, decision: Decision, snapshot: Snapshot, now: 
     if decision.chosen is not None or not decision.rejected:
         return None
     reason = decision.reason  # the nearest of all; `distance` alone would be slower in a large fleet
-    nearest = min((each for each in decision.rejected if each.reason is reason), key=_lack)
-    member = next((each for each in snapshot.members if each.instance.id == nearest.instance_id), None)
-    left_s = None if member is None else wait_s(request, member, nearest, snapshot, now)
+    members = {member.instance.id: member for member in snapshot.members}
+
+    def left_s_of(each: Rejection) -> float | None:
+        member = members.get(each.instance_id)
+        return None if member is None else wait_s(request, member, each, snapshot, now)
+
+    def how_far(each: Rejection) -> tuple[float, float]:
+        if reason is not Reason.NOT_READY:
+            return _lack(each), 0.0
+        # Of starts the one counts that is over first, however far it is: that is when a client may come again.
+        left_s = left_s_of(each)
+        return _FAR if left_s is None else left_s, _lack(each)
+
+    nearest = min((each for each in decision.rejected if each.reason is reason), key=how_far)
+    left_s = left_s_of(nearest)
     soon = "" if left_s is None else f"; perhaps in {_rounded(left_s)} s"
     return Miss(
         instance=nearest.instance_id,

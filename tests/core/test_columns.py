@@ -66,7 +66,7 @@ INSTANCE: dict[str, tuple[Any, ...]] = {
     "load": tuple(Load(running=3, waiting=each, kv_usage=used) for each in (None, 2) for used in (None, 0.5, 0.9)),
 }
 REQUEST: dict[str, tuple[Any, ...]] = {
-    "model": ("lora", "other", "nobody has it"),
+    "model": ("lora", "x", "y", "z", "other", "nobody has it"),
     "prompt_tokens": (1, 300, 9000, 30_000),
     "prefix": (blocks(1, 1), blocks(1, 14), blocks(2, 14)),
     "max_output_tokens": (5, 3000),
@@ -88,6 +88,9 @@ POLICY: dict[str, tuple[Any, ...]] = {
     "zones": (ZONES,),
     "classes": (CLASSES,),
 }
+# On half of the fleets adapters come and go everywhere.
+ADAPTERS = ("lora", "x", "y", "z")
+WITH_ADAPTERS: dict[str, Any] = {"models": (MODEL, *ADAPTERS), "loras": ADAPTERS, "max_loras": 2}
 # Asked after every step: what it changed shows at the latest here.
 PROBES: tuple[dict[str, Any], ...] = (
     {"prefix": blocks(1, 14)},
@@ -104,8 +107,9 @@ def some(chance: random.Random, choices: dict[str, tuple[Any, ...]], share: floa
 class Scene:
     """A router to which things happen, each at its time."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, usual: dict[str, Any] | None = None) -> None:
         self.router = Router(policy)
+        self.usual = usual or {}
         self.now = 0.0
         self.asked: list[str] = []
 
@@ -138,7 +142,7 @@ class Scene:
                 self.hear()
 
     def publish(self, name: str, changes: dict[str, Any]) -> None:
-        publish(self.router, instance(name, **changes), self.now)
+        publish(self.router, instance(name, **(self.usual | changes)), self.now)
 
     def remove(self, name: str) -> None:
         self.router.take(self.router.fleet.apply(Removed(id=name), self.now))
@@ -201,7 +205,7 @@ def shown(decision: Decision) -> list[tuple[Any, ...]]:
 def test_columns_decide_as_one_after_the_other_would(seed: int) -> None:
     """The same choice and alternatives in the same order, each term within 1e-9, and the same rejections."""
     chance = random.Random(seed)
-    scene = Scene(Policy(**({"alternatives": 4} | some(chance, POLICY, 0.2))))
+    scene = Scene(Policy(**({"alternatives": 4} | some(chance, POLICY, 0.2))), WITH_ADAPTERS if seed % 2 else None)
     share = chance.choice((0.0, 0.05, 0.2))
     for name in NAMES[: chance.randint(1, len(NAMES))]:
         scene.publish(name, some(chance, INSTANCE, share))

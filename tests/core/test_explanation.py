@@ -187,6 +187,18 @@ MISSES: list[tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] =
         {},
         "i1 is Loading, not Ready; perhaps in 12 s",
     ),
+    (
+        [{"lifecycle": Lifecycle.LOADING, "ready_in_s": each} for each in (None, 90.0, 8.0)],
+        {},
+        {},
+        "i2 is Loading, not Ready; perhaps in 8.0 s",
+    ),
+    (
+        [{"lifecycle": Lifecycle.LOADING}, {"lifecycle": Lifecycle.STARTING, "ready_in_s": 20.0}],
+        {},
+        {},
+        "i1 is Starting, not Ready; perhaps in 20 s",
+    ),
     ([{"lifecycle": Lifecycle.STOPPED}, {"lifecycle": Lifecycle.DRAINING}], {}, {}, "i1 is Draining, not Ready"),
     ([{"models": ("x", "y")}], {}, {}, "i0 does not serve llama-3.1-8b, but x, y"),
 ]
