@@ -40,13 +40,13 @@ def setups(args: argparse.Namespace) -> list[Setup]:
 
 def policies(args: argparse.Namespace) -> list[str]:
     """Names in the order given, each once, all of them known. Raises ConfigError."""
-    from extproc.sim.policies.catalog import DEFAULTS, load, names
+    from extproc.sim.policies.catalog import DEFAULTS, comparable, load
 
     if args.policy is None:
-        wanted = list(names()) if args.suite or args.quick else list(DEFAULTS)
+        wanted = list(comparable()) if args.suite or args.quick else list(DEFAULTS)
     else:
         wanted = [name.strip() for given in args.policy for name in given.split(",")]
-    chosen = list(dict.fromkeys(part for name in wanted for part in (names() if name == "all" else [name])))
+    chosen = list(dict.fromkeys(part for name in wanted for part in (comparable() if name == "all" else [name])))
     if any(":" in name for name in chosen):
         sys.path.insert(0, os.getcwd())  # where `python -m` would find a module, and the installed command would not
     for name in chosen:

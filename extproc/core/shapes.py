@@ -40,8 +40,13 @@ def shape_of(model: str) -> Shape | None:
 
 
 def kv_bytes_per_token(instance: Instance, model: str) -> int | None:
-    """KV bytes of one token: what the operator says, else what the table has, else unknown."""
+    """KV bytes of one token: what the operator says, else what the table has, else unknown.
+
+    A name that tells nothing is one of several that clients have for the same weights, or for an adapter of them: then
+    the instance's other names count, if those that are in the table agree.
+    """
     if instance.kv_bytes_per_token is not None:
         return instance.kv_bytes_per_token
-    shape = shape_of(model)
-    return None if shape is None else shape.kv_bytes_per_token
+    names = (model,) if shape_of(model) else instance.models
+    sizes = {shape.kv_bytes_per_token for name in names if (shape := shape_of(name))}
+    return sizes.pop() if len(sizes) == 1 else None

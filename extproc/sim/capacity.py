@@ -21,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from extproc.core.instance import Role
 from extproc.errors import ConfigError
+from extproc.sim.capacity_halves import shared_rps
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.traffic.arrival import Arrival, Traffic
 
@@ -84,7 +86,18 @@ def _group_rps(traffic: Traffic, instances: Sequence[InstanceSpec]) -> float:
     prompt_tokens = fmean(arrival.prompt_tokens for arrival in traffic.arrivals)
     room_tokens = sum(spec.kv_tokens for spec in instances)
     uncached_tokens = prompt_tokens - _repeated_tokens(traffic, room_tokens) / len(traffic.arrivals)
-    return sum(instance_rps(spec, prompt_tokens, uncached_tokens, output_tokens) for spec in instances)
+
+    def rate(spec: InstanceSpec, role: Role) -> float:
+        if role is Role.PREFILL:
+            profile, steps = spec.profile(), uncached_tokens / spec.max_num_batched_tokens
+            alone_s = profile.prefill_s(uncached_tokens, prompt_tokens - uncached_tokens)
+            return 1.0 / (
+                spec.slowness * (alone_s + (steps - 1.0) * 1e-3 * profile.a_ms + steps * spec.step_overhead_s)
+            )
+        computed_tokens = 1.0 if role is Role.DECODE else uncached_tokens
+        return instance_rps(spec, prompt_tokens, computed_tokens, output_tokens)
+
+    return shared_rps(instances, rate)
 
 
 def _repeated_tokens(traffic: Traffic, room_tokens: int) -> int:

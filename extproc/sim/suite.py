@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
-from extproc.sim.fleet.builtin import BUILTIN
+from extproc.sim.fleet.builtin import SUITE
 from extproc.sim.fleet.spec import Conditions
 from extproc.sim.setup import Setup
 
@@ -32,7 +32,7 @@ def standard(traces: Mapping[str, Path], seed: int) -> Iterator[Setup]:
 
     Without the public traces, made-up workloads stand in for them.
     """
-    for trace, fleet, load in product(_workloads(traces), BUILTIN, LOADS):
+    for trace, fleet, load in product(_workloads(traces), SUITE, LOADS):
         for delay_s, replicas in product(STATE_DELAYS_S, REPLICAS):
             yield _setup(trace, traces, fleet, load, delay_s, replicas, seed)
 
@@ -62,7 +62,7 @@ def _setup(
     return Setup(
         trace=trace,
         traffic=trace if trace in MADE_UP else str(traces[trace]),
-        fleet=BUILTIN[fleet](),
+        fleet=SUITE[fleet](),
         conditions=Conditions(state_delay_s=delay_s, replicas=replicas, seed=seed),
         load=load,
         requests=requests or REQUESTS.get(trace, MADE_UP_REQUESTS),

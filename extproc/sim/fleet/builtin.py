@@ -1,4 +1,8 @@
-"""The two fleets of the standard suite: sixteen equal instances, and as many of three kinds.
+"""Fleets by name: the two of the standard suite, and three whose instances hand prompts over to each other.
+
+The suite's are sixteen equal instances, and as many of three kinds. The others are eight H100 of an 8B model, four of
+which only compute prompts: beside four that only answer (as SGLang's in the mode `decode`), beside four that can do all
+(as llm-d's and Dynamo's decode workers on vLLM), or not at all. Their fabric is 400 Gb/s of RDMA a machine.
 
 Prices are assumptions, rounded from public on-demand list prices of one GPU in early 2026: H100 SXM 2.5 to 4 dollars
 an hour, A100 80 GB 1.5 to 2.5 (Lambda, CoreWeave, RunPod), L40S about 0.9 to 1.
@@ -11,8 +15,10 @@ less than 70 GiB (`EngineArgs` in vllm/engine/arg_utils.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 
+from extproc.core.instance import Role
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 
@@ -39,7 +45,39 @@ def mixed() -> FleetSpec:
     )
 
 
-BUILTIN: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType({"uniform": uniform, "mixed": mixed})
+def disaggregated() -> FleetSpec:
+    """Four H100 that compute prompts, and four that answer."""
+    return _halves("disaggregated", {"prefill": (4, Role.PREFILL), "decode": (4, Role.DECODE)})
+
+
+def half_disaggregated() -> FleetSpec:
+    """Four H100 that compute prompts for others, and four that can do all."""
+    return _halves("half_disaggregated", {"prefill": (4, Role.PREFILL), "whole": (4, Role.BOTH)})
+
+
+def both_ways() -> FleetSpec:
+    """Eight H100 each of which can do all, or share a request with any other."""
+    return _halves("both_ways", {"whole": (8, Role.BOTH)})
+
+
+SUITE: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType({"uniform": uniform, "mixed": mixed})
+BUILTIN: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType(
+    {
+        **SUITE,
+        "disaggregated": disaggregated,
+        "half_disaggregated": half_disaggregated,
+        "both_ways": both_ways,
+    }
+)
+
+
+def _halves(name: str, groups: dict[str, tuple[int, Role]]) -> FleetSpec:
+    made = (
+        replace(spec, role=role, kv_domain="nixl", fabric="ib")
+        for group, (count, role) in groups.items()
+        for spec in _group(group, count, "h100_sxm", 3.0, 8192)
+    )
+    return FleetSpec(name=name, instances=tuple(made))
 
 
 def _group(name: str, count: int, hardware: str, price: float, batched_tokens: int) -> tuple[InstanceSpec, ...]:

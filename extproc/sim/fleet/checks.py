@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from extproc.core.disaggregation import hands_over
 from extproc.core.events import fault
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.instance import Lifecycle, Load, Role
 from extproc.core.profile import KNOWN_HARDWARE, family, fitted_on
+from extproc.core.shapes import kv_bytes_per_token
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import Event, FleetSpec, Happening, InstanceSpec
 
@@ -24,6 +26,8 @@ def check(fleet: FleetSpec) -> FleetSpec:
     ids = Counter(spec.id for spec in fleet.instances)
     if twice := [name for name, times in ids.items() if times > 1]:
         raise ConfigError(f"two instances have the id {twice[0]!r}")
+    if why := _roles_fault(fleet):
+        raise ConfigError(why)
     for event in fleet.events:
         if why := _event_fault(event, fleet):
             raise ConfigError(f"event {event.what} at {event.at_s:g} s: {why}")
@@ -66,6 +70,25 @@ def _fit_fault(spec: InstanceSpec) -> str:
         f"model {spec.models[0]!r} with tensor_parallel {size} has no step times on {spec.hardware}; "
         f"known: {known}{advice}"
     )
+
+
+def _roles_fault(fleet: FleetSpec) -> str:
+    """Tell of an instance that takes half a request and has nobody for the other half."""
+    records = [spec.record(0, 0, Lifecycle.READY, Load()) for spec in fleet.instances] if _any_halves(fleet) else []
+    for each in records:
+        if each.role is Role.PREFILL and not any(hands_over(each, other) for other in records):
+            return (
+                f"instance {each.id!r}: nobody of its kv_domain {each.kv_domain!r} takes over prompts that it computes"
+            )
+        if each.role is Role.DECODE and not any(hands_over(other, each) for other in records):
+            return f"instance {each.id!r}: nobody of its kv_domain {each.kv_domain!r} computes prompts for it"
+        if each.kv_domain and kv_bytes_per_token(each, each.models[0]) is None:
+            return f"instance {each.id!r}: the KV bytes of a token of {each.models[0]!r} are not known"
+    return ""
+
+
+def _any_halves(fleet: FleetSpec) -> bool:
+    return fleet.hands_over or any(spec.role is not Role.BOTH for spec in fleet.instances)
 
 
 def _event_fault(event: Event, fleet: FleetSpec) -> str:

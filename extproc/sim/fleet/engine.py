@@ -113,6 +113,11 @@ class Engine:
         self.scheduler.add(request)
         self._interrupt(now)
 
+    def received(self, request: EngineRequest, now: float) -> None:
+        """The KV of a prompt that another engine computed is here."""
+        self.scheduler.received(request)
+        self._interrupt(now)
+
     def begin(self, now: float) -> None:
         """Plan the next step if none is being computed and there is anything to do."""
         if self.ends_s < _NO_END:

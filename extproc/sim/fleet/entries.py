@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from extproc.core.instance import Capability
+from extproc.core.instance import Capability, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.memory import kv_tokens_beside
 from extproc.sim.fleet.spec import Event, Happening, InstanceSpec
@@ -42,6 +42,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     slowness: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
     network_s: _Amount | None = None
     at_start: bool | None = None
+    role: Role | None = None
+    kv_domain: str | None = None
+    fabric: str | None = None
+    kv_transfer_bytes_s: Annotated[float, msgspec.Meta(gt=0, le=1e13)] | None = None
 
 
 class Entry(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -27,6 +27,10 @@ _ALIKE = (
     "max_model_len_tokens",
     "capabilities",
     "tags",
+    "role",
+    "kv_domain",
+    "fabric",
+    "kv_transfer_bytes_s",
 )
 
 

@@ -7,40 +7,25 @@ an instance. One that is lost before its first token is asked for again, as Envo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
-from extproc.core.instance import Lifecycle
+from extproc.core.instance import Lifecycle, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
+from extproc.sim.fleet.flight import Flight
+from extproc.sim.fleet.hand_overs import HandOvers
 from extproc.sim.fleet.news import News
 from extproc.sim.fleet.script import Script
 from extproc.sim.fleet.spec import Conditions, FleetSpec
 from extproc.sim.physics.adapters import BASE
 from extproc.sim.physics.request import EngineRequest
-from extproc.sim.policies.policy import Ask, Ending, Factory, Policy, Setting
+from extproc.sim.policies.policy import Ask, Ending, Factory, HearsHandOvers, Pair, Policy, Setting
 from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
 from extproc.sim.traffic.arrival import Arrival, Traffic
 
 ATTEMPTS = 3
 _MIX = 0x9E3779B97F4A7C15  # spreads names over 64 bits, as the hashes of real blocks are
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A request on its way."""
-
-    index: int
-    ask: Ask
-    hashes: tuple[int, ...]  # names of all blocks, those of the answer too
-    arrived_s: float
-    replica: int
-    attempts: int = 0
-    engine: Engine | None = None
-    request: EngineRequest | None = None
-    ttft_s: float | None = None
-    heard_s: float = 0.0  # when the latest word of an engine arrives, or arrived: none overtakes another
 
 
 def replay(traffic: Traffic, fleet: FleetSpec, conditions: Conditions, name: str, factory: Factory) -> Run:
@@ -66,7 +51,15 @@ class _Replay:
         self._news = News(self._clock, conditions, self._policies, self._engines)
         self._served: list[Served | None] = [None] * len(traffic.arrivals)
         self._open = len(traffic.arrivals)
-        self._flights: dict[EngineRequest, _Flight] = {}
+        self._flights: dict[EngineRequest, Flight] = {}
+        self._hand_overs = HandOvers(
+            self._clock,
+            self._flights,
+            go_on=self._go_on,
+            answer=self._answer_begins,
+            broken=self._broken,
+            refused=self._too_long,
+        )
         self._samples: list[Sample] = []
         self._ended_s = 0.0
         self._followers: dict[int, list[int]] = {}
@@ -106,6 +99,7 @@ class _Replay:
             specs={spec.id: spec for spec in self._fleet.instances},
             engines=self._engines,
             common=self._common,
+            hands_over=self._fleet.hands_over,
         )
 
     def _arrive(self, index: int) -> None:
@@ -115,9 +109,9 @@ class _Replay:
         replicas = self._conditions.replicas
         replica = self._random.randrange(replicas) if replicas > 1 else 0
         ask = Ask(f"{index}", arrival, prompt_blocks)
-        self._send(_Flight(index, ask, hashes, self._clock.now_s, replica))
+        self._send(Flight(index, ask, hashes, self._clock.now_s, replica))
 
-    def _send(self, flight: _Flight) -> None:
+    def _send(self, flight: Flight) -> None:
         """Ask the router, and send the request where it says."""
         flight.attempts += 1
         now = self._clock.now_s
@@ -126,32 +120,52 @@ class _Replay:
         if chosen is None:
             self._over(flight, Fate.REFUSED)
             return
-        engine = self._engines.get(chosen)
-        if engine is None:
-            raise ConfigError(f"it chose instance {chosen!r}, and {self._fleet.name} has none of that id")
-        flight.engine = engine
+        if isinstance(chosen, Pair):
+            flight.engine, flight.partner = engine, partner = (
+                self._engine(chosen.answers),
+                self._engine(chosen.prefills),
+            )
+            delay_s = engine.network_s + partner.network_s
+            self._after(delay_s, self._hand_overs.deliver, flight, engine, partner)
+            return
+        engine = flight.engine = self._engine(chosen)
+        flight.partner, flight.partner_broke = None, False
         self._after(engine.network_s, self._deliver, flight, engine)
 
-    def _deliver(self, flight: _Flight, engine: Engine) -> None:
+    def _engine(self, instance_id: str) -> Engine:
+        engine = self._engines.get(instance_id)
+        if engine is None:
+            raise ConfigError(f"it chose instance {instance_id!r}, and {self._fleet.name} has none of that id")
+        return engine
+
+    def _deliver(self, flight: Flight, engine: Engine) -> None:
         if not engine.takes_requests:
             self._back(flight, engine, self._broken, flight)
             return
+        if engine.spec.role is not Role.BOTH:
+            raise ConfigError(f"it sent a whole request to {engine.id!r}, which takes halves only ({engine.spec.role})")
         arrival = flight.ask.arrival
         adapter = arrival.model if arrival.model in engine.spec.loras else BASE
         request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes, adapter)
         try:
             engine.add(request, self._clock.now_s)
-        except ValueError:  # too long for it: an engine answers 400
-            self._tell_end(flight, 400)
-            self._over(flight, Fate.FAILED)
+        except ValueError:
+            self._too_long(flight)
             return
         flight.request = request
         self._flights[request] = flight
         self._go_on(engine)
 
+    def _too_long(self, flight: Flight) -> None:
+        """It can never run there: an engine answers 400."""
+        self._tell_end(flight, 400)
+        self._over(flight, Fate.FAILED)
+
     def _go_on(self, engine: Engine) -> None:
         """Begin a step if the engine is idle, and be there when its step ends."""
         engine.begin(self._clock.now_s)
+        if engine.scheduler.arriving:
+            self._hand_overs.fetch(engine)
         if engine.version != engine.awaited_version:
             engine.awaited_version = engine.version
             self._clock.at(engine.ends_s, self._step_over, engine, engine.version)
@@ -162,32 +176,49 @@ class _Replay:
         progress = engine.end()
         for request in progress.prefilled:
             flight = self._flights[request]
-            if flight.ttft_s is None:
+            if flight.ttft_s is None and not request.hands_over:
                 self._back(flight, engine, self._first_token, flight, engine)
         for request in progress.finished:
             flight = self._flights.pop(request)
-            self._back(flight, engine, self._finish, flight)
+            if request.hands_over:
+                self._hand_overs.computed(request, flight, engine)
+            else:
+                self._back(flight, engine, self._finish, flight)
         self._news.caches_changed(engine)
         self._go_on(engine)
 
-    def _first_token(self, flight: _Flight, engine: Engine) -> None:
+    def _answer_begins(self, flight: Flight, engine: Engine) -> None:
+        """The headers of a pair's answer go back: its prompt has been computed."""
+        policy = self._policy(flight)
+        if isinstance(policy, HearsHandOvers):
+            self._back(flight, engine, self._headers, flight, engine)
+
+    def _headers(self, flight: Flight, engine: Engine) -> None:
+        policy = self._policy(flight)
+        if isinstance(policy, HearsHandOvers):
+            policy.handed_over(flight.ask, engine.id, self._clock.now_s)
+            self._news.pass_on(flight.replica)
+
+    def _first_token(self, flight: Flight, engine: Engine) -> None:
         if flight.ttft_s is not None:
             return  # it was preempted while its first token was on the way
         flight.ttft_s = self._clock.now_s - flight.arrived_s
         self._policy(flight).first_token(flight.ask, engine.id, self._clock.now_s)
 
-    def _finish(self, flight: _Flight) -> None:
+    def _finish(self, flight: Flight) -> None:
         self._tell_end(flight, 200)
         self._over(flight, Fate.SERVED)
 
     def _lose(self, engine: Engine) -> None:
         """All requests on an engine are lost with it."""
-        lost = [request for request, flight in self._flights.items() if flight.engine is engine]
-        for request in lost:
-            flight = self._flights.pop(request)
+        lost = [(request, flight) for request, flight in self._flights.items() if _needs(flight, engine)]
+        for request, flight in lost:
+            del self._flights[request]
+            if flight.partner is not None:
+                self._hand_overs.lose(flight, engine)
             self._back(flight, engine, self._broken, flight)
 
-    def _broken(self, flight: _Flight) -> None:
+    def _broken(self, flight: Flight) -> None:
         """The instance refuses or breaks the connection: once an answer has begun, nobody can retry it."""
         self._tell_end(flight, 503)
         flight.request = None
@@ -196,7 +227,7 @@ class _Replay:
         else:
             self._over(flight, Fate.FAILED)
 
-    def _tell_end(self, flight: _Flight, status: int) -> None:
+    def _tell_end(self, flight: Flight, status: int) -> None:
         """Envoy's access log reaches the router."""
         if flight.engine is None:
             return
@@ -206,12 +237,13 @@ class _Replay:
             ttft_s=flight.ttft_s,
             duration_s=now - flight.arrived_s,
             completion_tokens=request.generated_tokens if request and status == 200 else 0,
-            cached_tokens=request.cached_tokens if request and status == 200 else None,
+            cached_tokens=_cached_tokens(flight) if status == 200 else None,
+            partner_broke=flight.partner_broke,
         )
         self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
         self._news.pass_on(flight.replica)
 
-    def _over(self, flight: _Flight, fate: Fate) -> None:
+    def _over(self, flight: Flight, fate: Fate) -> None:
         now, request = self._clock.now_s, flight.request
         self._served[flight.index] = Served(
             arrival=flight.ask.arrival,
@@ -221,7 +253,7 @@ class _Replay:
             instance_id=flight.engine.id if flight.engine else None,
             ttft_s=flight.ttft_s,
             duration_s=now - flight.arrived_s if fate is Fate.SERVED else None,
-            cached_tokens=(request.cached_tokens or 0) if request else 0,
+            cached_tokens=_cached_tokens(flight) or 0,
             preemptions=request.preemptions if request else 0,
             attempts=flight.attempts,
         )
@@ -244,10 +276,10 @@ class _Replay:
         )
         self._clock.at(now + SAMPLE_S, self._sample)
 
-    def _policy(self, flight: _Flight) -> Policy:
+    def _policy(self, flight: Flight) -> Policy:
         return self._policies[flight.replica]
 
-    def _back(self, flight: _Flight, engine: Engine, call: Callable[..., None], *args: object) -> None:
+    def _back(self, flight: Flight, engine: Engine, call: Callable[..., None], *args: object) -> None:
         """Call when word of an engine has come back to Envoy; in order, whatever the network's delay was meanwhile."""
         now = self._clock.now_s
         flight.heard_s = max(flight.heard_s, now + engine.network_s)
@@ -259,3 +291,15 @@ class _Replay:
             self._clock.at(self._clock.now_s + delay_s, call, *args)
         else:
             call(*args)
+
+
+def _needs(flight: Flight, engine: Engine) -> bool:
+    """Whether a request is lost with an engine; that of its prompt has done its part once its KV was fetched."""
+    return flight.engine is engine or (flight.partner is engine and flight.prompt is not None)
+
+
+def _cached_tokens(flight: Flight) -> int | None:
+    """Prompt tokens that needed not be computed; None without a word of an engine."""
+    if flight.partner is not None:
+        return flight.prompt_cached_tokens
+    return flight.request.cached_tokens if flight.request else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from extproc.core.instance import Capability, Instance, Lifecycle, Load
+from extproc.core.instance import Capability, Instance, Lifecycle, Load, Role
 from extproc.core.profile import Profile, profile_for
 
 DEFAULT_KV_TOKENS = 467_000  # beside an 8B model in BF16 on 80 GB
@@ -37,6 +37,12 @@ class InstanceSpec:
     slowness: float = 1.0  # 2.0: each step takes twice as long as its hardware's fit says
     network_s: float = 0.0  # from Envoy to it, one way
     at_start: bool = True  # False: begins with an `add`
+    role: Role = Role.BOTH
+    kv_domain: str = ""  # members of one hand KV blocks to each other; "": to nobody
+    fabric: str = ""  # over which they do
+    kv_transfer_bytes_s: float | None = (
+        None  # at which it sends, and at which it takes; None: what the fabric's class has
+    )
 
     @property
     def kv_blocks(self) -> int:
@@ -85,6 +91,10 @@ class InstanceSpec:
             load=load,
             price_per_hour=self.price_per_hour,
             tags=self.tags,
+            role=self.role,
+            kv_domain=self.kv_domain,
+            fabric=self.fabric,
+            kv_transfer_bytes_s=self.kv_transfer_bytes_s,
         )
 
 
@@ -118,6 +128,11 @@ class FleetSpec:
     name: str
     instances: tuple[InstanceSpec, ...]
     events: tuple[Event, ...] = ()
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether any of its instances hand KV blocks to others."""
+        return any(spec.kv_domain for spec in self.instances)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     PREFILL = "prefill"
     DECODE = "decode"
+    RECEIVING = "receiving"  # its blocks are taken, and filled by another engine
     FINISHED = "finished"
     ABORTED = "aborted"
 
@@ -37,6 +38,7 @@ class EngineRequest:
         "cached_tokens",
         "finish_step",
         "generated_tokens",
+        "hands_over",
         "hashes",
         "holding",
         "id",
@@ -47,6 +49,7 @@ class EngineRequest:
         "phase",
         "preemptions",
         "prompt_tokens",
+        "remote",
     )
 
     def __init__(
@@ -72,6 +75,8 @@ class EngineRequest:
         self.joined_step = 0
         self.finish_step = -1
         self.name_due_step = -1  # the decode step that fills the next named piece of its output
+        self.hands_over = False  # keeps its blocks beyond its end, until `Scheduler.let_go`
+        self.remote = False  # its prompt was computed elsewhere, and has not arrived yet
 
     @property
     def known_tokens(self) -> int:

@@ -61,6 +61,10 @@ class Scheduler:
         self._decode = DecodeBatch(pool)
         self._order = 0
         self._planned: Step | None = None
+        self.arriving: list[
+            EngineRequest
+        ] = []  # have got their blocks; whoever drives this moves their KV and empties it
+        self._receiving = 0
 
     @property
     def running(self) -> int:
@@ -69,8 +73,8 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue, the preempted included."""
-        return len(self._waiting)
+        """Requests in the queue, the preempted and those that wait for KV from elsewhere included."""
+        return len(self._waiting) + self._receiving
 
     @property
     def waiting_adapters(self) -> list[str]:
@@ -100,12 +104,28 @@ class Scheduler:
         """Drop a request and take its blocks back; False if it is not here any more."""
         if request.phase is Phase.WAITING:
             self._waiting.remove(request)
+            self.pool.release(request.holding)  # nothing, unless it is a remote prompt that has arrived
         elif request.phase in (Phase.PREFILL, Phase.DECODE):
             self._leave_batch(request)
+        elif request.phase is Phase.RECEIVING:
+            self._receiving -= 1
+            self.pool.release(request.holding)
         else:
             return False
         request.phase = Phase.ABORTED
         return True
+
+    def received(self, request: EngineRequest) -> None:
+        """The KV of a remote prompt is here: its last token is computed next, before what waits, as in vLLM."""
+        self._receiving -= 1
+        request.remote = False
+        self.pool.commit(request.holding, request.hashes, request.prompt_tokens - 1)
+        request.phase = Phase.WAITING
+        self._waiting.appendleft(request)
+
+    def let_go(self, request: EngineRequest) -> None:
+        """Another engine has fetched the KV of a finished request that hands over."""
+        self.pool.release(request.holding)
 
     def plan(self, most_iterations: int = 1) -> Step | None:
         """Choose the work of the next iteration and take the blocks for it; None if there is nothing to do.
@@ -131,6 +151,8 @@ class Scheduler:
             budget_tokens -= self._continue_prefill(budget_tokens, chunks, preempted)
         if self._waiting and not preempted:
             loading_s = self._admit(budget_tokens, chunks, admitted)
+        if not (chunks or decode.requests):
+            return None  # all that waits lacks blocks which are kept for other engines
         iterations = 1
         if most_iterations > 1 and not (chunks or preempted):
             # A longer cached prefix may let in the next one, which lacks blocks.
@@ -242,6 +264,19 @@ class Scheduler:
                 passed.append(self._waiting.popleft())
                 continue
             known = request.known_tokens
+            if request.remote:
+                if not self._receive(request):
+                    break
+                continue
+            if request.holding.own_blocks:  # of a remote prompt that has arrived: its last block is never full
+                self._waiting.popleft()
+                pool.commit(request.holding, request.hashes, known)
+                self._enter_batch(request, request.holding, known - 1)
+                chunks.append(Chunk(request, 1, known - 1))
+                admitted.append(request)
+                budget_tokens -= 1
+                loading_s += self.adapters.enter(request.adapter)
+                continue
             hits = pool.match(request.hashes, known)
             before = hits * pool.name_tokens
             new = min(known - before, budget_tokens)
@@ -262,6 +297,21 @@ class Scheduler:
             loading_s += self.adapters.enter(request.adapter)
         self._waiting.extendleft(reversed(passed))
         return loading_s
+
+    def _receive(self, request: EngineRequest) -> bool:
+        """Take the blocks of a whole prompt whose KV comes from elsewhere; False if there are too few."""
+        pool, known = self.pool, request.prompt_tokens
+        hits = pool.match(request.hashes, known)
+        new_blocks = pool.blocks_for(known) - hits * pool.blocks_per_name
+        holding = pool.admit(request.hashes[:hits], new_blocks=new_blocks)
+        if holding is None:
+            return False
+        self._waiting.popleft()
+        self._receiving += 1
+        request.holding, request.phase = holding, Phase.RECEIVING
+        request.cached_tokens = hits * pool.name_tokens
+        self.arriving.append(request)
+        return True
 
     def _enter_batch(self, request: EngineRequest, holding: Holding, cached_tokens: int) -> None:
         self._order += 1
@@ -302,5 +352,6 @@ class Scheduler:
             self._decode.leave(request)
         else:
             del self._prefilling[request]
-        self.pool.release(request.holding)
         self.adapters.leave(request.adapter)
+        if not (request.hands_over and request.generated_tokens):
+            self.pool.release(request.holding)

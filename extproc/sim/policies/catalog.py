@@ -10,14 +10,17 @@ from extproc.sim.policies.aibrix_prefix import aibrix_prefix
 from extproc.sim.policies.aibrix_slo import aibrix_slo
 from extproc.sim.policies.cache_aware import cache_aware
 from extproc.sim.policies.dynamo_kv import dynamo_kv, dynamo_kv_tuned
+from extproc.sim.policies.dynamo_pd import dynamo_pd, dynamo_pd_conditional
 from extproc.sim.policies.gpu_util import gpu_util
 from extproc.sim.policies.least_kv import least_kv
 from extproc.sim.policies.least_load import least_load
 from extproc.sim.policies.llm_d_affinity import llm_d_affinity
 from extproc.sim.policies.llm_d_default import llm_d_default
+from extproc.sim.policies.llm_d_pd import llm_d_pd, llm_d_pd_threshold
 from extproc.sim.policies.lmetric import lmetric
 from extproc.sim.policies.oracle import Oracle
 from extproc.sim.policies.ours import Ours
+from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
 from extproc.sim.policies.preble import preble
@@ -38,6 +41,7 @@ class Entry:
     factory: Factory
     about: str
     knows_hardware: bool = False
+    for_pairs: bool = False  # for fleets whose instances share requests; no suite runs it
 
 
 CATALOG: dict[str, Entry] = {
@@ -63,6 +67,18 @@ CATALOG: dict[str, Entry] = {
     "prequal": Entry(prequal, "probes: hot-cold rule on requests in flight and latency (Prequal)"),
     "oracle": Entry(Oracle, "no rival: knows caches, queues and the lengths of answers", True),
     "smetric": Entry(smetric, "stay with the session's prefix while the TTFT target holds (SMetric)", True),
+    "llm_d_pd": Entry(
+        llm_d_pd, "pairs: fewest requests answers, affinity and token load prefills (llm-d)", False, True
+    ),
+    "llm_d_pd_threshold": Entry(
+        llm_d_pd_threshold, "pairs from 512 uncached tokens: prefix and queue for both (llm-d)", False, True
+    ),
+    "dynamo_pd": Entry(dynamo_pd, "pairs: KV cost prefills, fewest blocks answer (Dynamo)", False, True),
+    "dynamo_pd_conditional": Entry(
+        dynamo_pd_conditional, "the same, but a decode worker that lacks little does all (Dynamo)", False, True
+    ),
+    "always_paired": Entry(AlwaysPaired, "ours, but always the cheapest pair", True, True),
+    "never_paired": Entry(never_paired, "ours, but never a pair", True, True),
 }
 
 DEFAULTS = ("extproc", "round_robin", "least_request", "cache_aware", "llm_d_default", "dynamo_kv_tuned", "oracle")
@@ -72,6 +88,11 @@ DEFAULTS = ("extproc", "round_robin", "least_request", "cache_aware", "llm_d_def
 def names() -> tuple[str, ...]:
     """Names of all policies, in the order in which they are shown."""
     return tuple(CATALOG)
+
+
+def comparable() -> tuple[str, ...]:
+    """Names of those that are for any fleet."""
+    return tuple(name for name, entry in CATALOG.items() if not entry.for_pairs)
 
 
 def described() -> tuple[tuple[str, str], ...]:

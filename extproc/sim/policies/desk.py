@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor
 from random import Random
 
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.instance import Instance, Lifecycle, Load, Role
 from extproc.sim.policies.holdings import Holdings, LruHoldings
 from extproc.sim.policies.policy import Ask, Ending, Setting
 
@@ -73,6 +73,11 @@ class _Over:
     instance_id: str
 
 
+def takes_whole(instance: Instance) -> bool:
+    """Whether an instance takes requests that it does not share with another."""
+    return instance.role is Role.BOTH
+
+
 Rule = Callable[[Ask, Sequence[Seen], Random, float], Seen | None]
 """Picks one of the candidates for a request: `rule(ask, candidates, random, now)`; candidates are never empty."""
 
@@ -86,6 +91,7 @@ class Desk:
     `holdings`: what the router knows of caches; `LruHoldings` learns from its own choices, plain `Holdings` from
     the engines' events. `poll_s`: period at which the product reads metrics; what was published since its last
     poll is not seen, and replicas poll one after the other. `shares`: replicas tell each other of their requests.
+    `takes`: which instances the router asks at all.
     The `on_...` callables are a rule's own memory; `on_sent`, `on_first_token` and `on_over` get peers' trips too,
     whose endings are not known.
     """
@@ -98,6 +104,7 @@ class Desk:
         holdings: Holdings | None = None,
         poll_s: float = 0.0,
         shares: bool = False,
+        takes: Callable[[Instance], bool] = takes_whole,
         on_sent: Callable[[Trip, float], None] | None = None,
         on_first_token: Callable[[Trip, float], None] | None = None,
         on_over: Callable[[Trip, Ending | None, float], None] | None = None,
@@ -112,6 +119,7 @@ class Desk:
         self._phase_s = poll_s * setting.replica / max(1, setting.replicas)
         self._latest: dict[str, tuple[Load, float]] = {}  # published, but perhaps not polled yet
         self._shares = shares
+        self._takes = takes
         self._news: list[object] = []
         self._trips: dict[tuple[str, str], Trip] = {}
         self._on_sent = on_sent
@@ -178,6 +186,11 @@ class Desk:
         if self._shares:
             self._news.append(_Over(ask, instance_id))
 
+    def drop(self, ask: Ask, instance_id: str, now: float) -> None:
+        """Take back a choice that was not carried out."""
+        if (trip := self._trips.get((ask.id, instance_id))) is not None:
+            self._close(trip, None, now)
+
     def news(self) -> Sequence[object]:
         """What happened to own requests since it was asked last, if the product shares it."""
         told, self._news = self._news, []
@@ -204,7 +217,7 @@ class Desk:
         for seen in self.seen.values():
             instance = seen.instance
             longest = instance.max_model_len_tokens
-            if instance.lifecycle is Lifecycle.READY and model in instance.models:
+            if instance.lifecycle is Lifecycle.READY and model in instance.models and self._takes(instance):
                 if longest is not None and context_tokens > longest:
                     continue
                 if self._poll_s:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.instance import Instance, Lifecycle, Role
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.policies.policy import Ask, Ending, Setting
 
@@ -125,11 +125,12 @@ def _computed(place: _Place, sent: _Sent) -> None:
 
 
 def _can_serve(engine: Engine, ask: Ask) -> bool:
-    if engine.lifecycle is not Lifecycle.READY or ask.arrival.model not in engine.spec.models:
+    spec = engine.spec
+    if engine.lifecycle is not Lifecycle.READY or ask.arrival.model not in spec.models or spec.role is not Role.BOTH:
         return False
     tokens = ask.arrival.prompt_tokens + ask.arrival.output_tokens
-    limit = engine.spec.max_model_len_tokens
-    return tokens <= engine.spec.kv_tokens and (limit is None or tokens <= limit)
+    limit = spec.max_model_len_tokens
+    return tokens <= spec.kv_tokens and (limit is None or tokens <= limit)
 
 
 def _added_s(engine: Engine, place: _Place, ask: Ask, uncached_tokens: int, now: float) -> float:

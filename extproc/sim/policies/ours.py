@@ -11,15 +11,17 @@ import msgspec
 from extproc.core.decision import Decision
 from extproc.core.degradation import REDIS_STALE_AFTER_S
 from extproc.core.events import Published, State
+from extproc.core.hand_over import HandOver
 from extproc.core.instance import Instance
 from extproc.core.kv_delta import KvDelta
 from extproc.core.outcome import Features, Outcome
 from extproc.core.output_lengths import AnswerKind
+from extproc.core.prompts import prompt_id
 from extproc.core.request import KvLayout, Request
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy as Rules
 from extproc.core.work import Reservation
-from extproc.sim.policies.policy import Ask, Ending, Setting
+from extproc.sim.policies.policy import Ask, Ending, Pair, Setting
 from extproc.sim.policies.shared_speeds import SharedSpeeds, Told
 
 _PEERS = "peers"  # all other replicas count as one router here: ids of requests are unique
@@ -31,33 +33,52 @@ class Ours:
     hears_caches = True
 
     def __init__(self, setting: Setting, rules: Rules | None = None) -> None:
-        self.router = Router(rules)
+        usual = Rules(hand_over=HandOver.LLM_D) if setting.hands_over else None
+        self.router = Router(rules or usual)
         self._block_size_tokens = setting.block_size_tokens
         self._random = setting.random
         self._features: dict[str, Features] = {}
+        self._split: dict[str, Request] = {}  # whose prompts are computed elsewhere, until the answer begins
         self._keys: dict[str, str] = {}  # instance id -> key
         self._news: list[object] = []
         self._shares = setting.replicas > 1
         self._speeds = SharedSpeeds(self.router.beliefs.speeds, setting.replica)
         self._known_layouts: dict[str, tuple[KvLayout, ...]] = {}  # by model; emptied when an instance starts
 
-    def choose(self, ask: Ask, now: float) -> str | None:
+    def choose(self, ask: Ask, now: float) -> str | Pair | None:
         """Decide and book, as the server does."""
         decision = self.decide(ask, now)
         if decision.chosen is None:
             return None
-        return decision.chosen.instance.id
+        chosen, partner = decision.chosen.instance.id, decision.partner
+        return chosen if partner is None else Pair(chosen, partner.instance.id)
 
     def decide(self, ask: Ask, now: float) -> Decision:
         """The whole decision, for those who want to see more of it."""
-        request = self._request(ask)
-        decision = self.router.choose(request, now, self._random.random())
+        request, decision = self._decision(ask, now)
         if decision.chosen is not None:
             self._features[ask.id] = self.router.features(request, decision.chosen, decision.partner)
             if self._shares:
                 key = decision.chosen.instance.key
                 self._news.append((key, self.router.ledger.reservation(ask.id)))
+            if decision.partner is not None:
+                self._split[ask.id] = request
+                if self._shares:
+                    prompt = self.router.ledger.reservation(prompt_id(ask.id))
+                    self._news.append((decision.partner.instance.key, prompt))
         return decision
+
+    def _decision(self, ask: Ask, now: float) -> tuple[Request, Decision]:
+        request = self._request(ask)
+        return request, self.router.choose(request, now, self._random.random())
+
+    def handed_over(self, ask: Ask, instance_id: str, now: float) -> None:
+        """The headers of an answer whose prompt another instance has computed."""
+        request, member = self._split.pop(ask.id, None), self.router.fleet.get(instance_id)
+        if request is not None and member is not None:
+            self.router.served_by(request, member.instance.address, now, 200)
+            if self._shares:
+                self._news.append((prompt_id(ask.id), now))
 
     def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
         """A record arrives from Redis."""
@@ -93,6 +114,9 @@ class Ours:
         self.router.release(ask.id, now)
         if self._shares:
             self._news.append((ask.id, now))
+            if ask.id in self._split:
+                self._news.append((prompt_id(ask.id), now))
+        self._split.pop(ask.id, None)
         member = self.router.fleet.get(instance_id)
         self.router.learn(self._outcome(ask, ending, member.instance.address if member else ""), now)
         if self._shares and (told := self._speeds.told(now)):
@@ -154,7 +178,7 @@ class Ours:
             features=self._features.pop(ask.id, None),
             address=address,
             status=ending.status,
-            flags=() if served else ("upstream_connection_failure",),
+            flags=() if served or ending.partner_broke else ("upstream_connection_failure",),
             attempts=1,
             duration_s=ending.duration_s,
             ttft_s=ending.ttft_s,

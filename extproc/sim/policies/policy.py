@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extproc.core.instance import Instance
 from extproc.sim.traffic.arrival import Arrival
@@ -33,6 +33,15 @@ class Ending:
     duration_s: float
     completion_tokens: int
     cached_tokens: int | None  # as the engine reports
+    partner_broke: bool = False  # of a pair that broke, it was the one that computes the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Ids of the instance that answers and of the one that computes its prompt."""
+
+    answers: str
+    prefills: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Setting:
     specs: Mapping[str, InstanceSpec]  # by instance id: for rules whose operator measures each kind before it serves
     engines: Mapping[str, Engine]  # the truth: for an oracle only
     common: dict[str, object]  # the same one for all replicas, without delay: for an oracle only
+    hands_over: bool = False  # whether instances of the fleet hand KV blocks to each other
 
 
 class Policy(Protocol):
@@ -65,8 +75,11 @@ class Policy(Protocol):
     hears_caches: bool
     """Whether `cache_changed` is of interest: a fleet without listeners simulates faster."""
 
-    def choose(self, ask: Ask, now: float) -> str | None:
-        """Id of the instance that shall serve the request; None: refuse it."""
+    def choose(self, ask: Ask, now: float) -> str | Pair | None:
+        """Id of the instance that shall serve the request, or of the two that share it; None: refuse it.
+
+        Of a pair, all other calls name the one that answers.
+        """
 
     def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
         """An agent's report arrives: its load was read at `observed_at_s`."""
@@ -85,6 +98,14 @@ class Policy(Protocol):
 
     def hear(self, news: object, now: float) -> None:
         """Another replica's news."""
+
+
+@runtime_checkable
+class HearsHandOvers(Protocol):
+    """A policy that gets to know when a prompt has been computed for another instance."""
+
+    def handed_over(self, ask: Ask, instance_id: str, now: float) -> None:
+        """The headers of the answer pass by: its instance fetches the prompt's KV from its partner now."""
 
 
 Factory = Callable[[Setting], Policy]

@@ -1,0 +1,31 @@
+"""A request on its way through the simulated fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from extproc.sim.fleet.engine import Engine
+    from extproc.sim.physics.request import EngineRequest
+    from extproc.sim.policies.policy import Ask
+
+
+@dataclass(slots=True)
+class Flight:
+    """A request on its way; what it has not got yet is None."""
+
+    index: int
+    ask: Ask
+    hashes: tuple[int, ...]  # names of all blocks, those of the answer too
+    arrived_s: float
+    replica: int
+    attempts: int = 0
+    engine: Engine | None = None  # that answers
+    request: EngineRequest | None = None  # there
+    ttft_s: float | None = None
+    heard_s: float = 0.0  # when the latest word of an engine arrives, or arrived: none overtakes another
+    partner: Engine | None = None  # that computes the prompt; None: the one that answers does
+    prompt: EngineRequest | None = None  # there, until its KV has been fetched
+    prompt_cached_tokens: int | None = None  # that the partner held of it
+    partner_broke: bool = False
