@@ -24,7 +24,7 @@ def reservation_of(request: Request, chosen: Candidate, now: float, *, handed_ov
     return Reservation(
         request_id=request.id,
         taken_s=now,
-        prefill_s=0.0 if handed_over else chosen.cost.prefill_s,
+        prefill_s=0.0 if handed_over else _share_s(chosen),
         prompt_tokens=request.prompt_tokens,
         output_tokens=request.expected_output_tokens,
         uncached_tokens=chosen.handed_tokens + 1 if handed_over else request.prompt_tokens - chosen.cached_tokens,
@@ -36,11 +36,16 @@ def prompt_reservation(request: Request, partner: Candidate, now: float) -> Rese
     return Reservation(
         request_id=prompt_id(request.id),
         taken_s=now,
-        prefill_s=partner.cost.prefill_s,
+        prefill_s=_share_s(partner),
         prompt_tokens=request.prompt_tokens,
         output_tokens=0,
         uncached_tokens=request.prompt_tokens - partner.cached_tokens,
     )
+
+
+def _share_s(chosen: Candidate) -> float:
+    """Seconds by which a prompt keeps others back: one of N data-parallel ranks computes it, and the others go on."""
+    return chosen.cost.prefill_s / max(1, chosen.instance.data_parallel)
 
 
 def prompts_over(work: Work, load: Load, observed_at_s: float) -> list[str]:

@@ -1,7 +1,8 @@
-"""Shapes of the models that the profile table knows: what their tensors weigh on a link.
+"""Shapes of models: what their tensors weigh on a link.
 
 From the models' public config.json files: layers, hidden size, and KV bytes of a token, 2 x layers x KV heads x head
-size x 2 bytes in BF16 (8 KV heads of 128 in all of them).
+size x 2 bytes in BF16. Of DeepSeek's latent attention a token's KV is 576 numbers a layer (512 and 64 of its position).
+Of a mixture of experts also how many layers have experts, and to how many of them a token goes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class Shape:
     layers: int
     hidden: int
     kv_bytes_per_token: int
+    moe_layers: int = 0
+    experts_per_token: int = 0
 
     @property
     def activation_bytes(self) -> int:
@@ -26,17 +29,30 @@ class Shape:
         return 2 * self.hidden
 
 
-_SHAPES = {
+_DENSE = {
     "llama-3.1-8b": Shape(32, 4096, 131_072),
     "llama-3.1-70b": Shape(80, 8192, 327_680),
     "qwen3-32b": Shape(64, 5120, 262_144),
     "qwen3-8b": Shape(36, 4096, 147_456),
 }
+# By a part of the name, since the profile table has no family of them.
+_SPARSE = {
+    "deepseek-v3": Shape(61, 7168, 70_272, 58, 8),
+    "deepseek-r1": Shape(61, 7168, 70_272, 58, 8),
+    "qwen3-235b-a22b": Shape(94, 4096, 192_512, 94, 8),
+    "qwen3-30b-a3b": Shape(48, 2048, 98_304, 48, 8),
+    "gpt-oss-120b": Shape(36, 2880, 73_728, 36, 4),
+    "mixtral-8x7b": Shape(32, 4096, 131_072, 32, 2),
+}
 
 
 def shape_of(model: str) -> Shape | None:
-    """Shape of a served model, None if its family is not in the table."""
-    return _SHAPES.get(family(model))
+    """Shape of a served model, None if it is not in the table. One that was distilled from another is none of it."""
+    known = _DENSE.get(family(model))
+    name = model.lower()
+    if known is not None or "distill" in name:
+        return known
+    return next((shape for part, shape in _SPARSE.items() if part in name), None)
 
 
 def kv_bytes_per_token(instance: Instance, model: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,53 @@ def test_slower_links_cost_more_and_pipelines_less_than_tensor_parallelism() -> 
     assert added_s(tensor_parallel=16, nodes=2) == slow_tensor
 
 
+def test_of_data_parallel_ranks_each_decodes_its_part() -> None:
+    """A prompt is computed by one of them alone; a step is that of an N-th of the batch."""
+    plain, ranked = profiles(data_parallel=4)
+    assert ranked.prefill_s(4096, 1000) == plain.prefill_s(4096, 1000)
+    assert ranked.decode_step_s(64, 64_000) == pytest.approx(plain.decode_step_s(16, 16_000))
+    assert ranked.name == f"{plain.name}/dp4-default"
+    each = instance(data_parallel=2, models=("mystery",))
+    plain = profile_for("mystery", each.hardware, 1)
+    assert with_links(plain, "mystery", each).decode_step_s(2, 0) == pytest.approx(plain.decode_step_s(1, 0))
+
+
+def test_ranks_on_machines_of_their_own_do_not_stretch_tensor_parallelism() -> None:
+    """Two machines of two ranks: each rank's GPUs are in one."""
+    plain, ranked = profiles(hardware="h100_sxm", tensor_parallel=8, data_parallel=2, nodes=2, fabric="ethernet")
+    assert (ranked.a_ms, ranked.b_ms, ranked.d_ms) == (plain.a_ms, plain.b_ms, plain.d_ms)
+
+
+def test_spread_experts_exchange_their_tokens_in_each_layer_as_was_measured() -> None:
+    """DeepEP's low-latency kernels, 128 tokens a rank, 64 ranks on 8 machines: 173 + 314 us a layer; within a tenth."""
+    name = "deepseek-ai/DeepSeek-V3"
+    each = instance(models=(name,), data_parallel=64, expert_parallel=64, nodes=8, fabric="ib")
+    plain = profile_for(name, each.hardware, 1)
+    linked = with_links(plain, name, each)
+    batch = 128 * 64
+    exchange_s = linked.decode_step_s(batch, 0) - replace(plain, e_ms=plain.e_ms / 64).decode_step_s(batch, 0)
+    assert exchange_s / 58 == pytest.approx(487e-6, rel=0.1)
+    assert linked.name.startswith(f"{plain.name}/dp64-ep64")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("deepseek-v3", {"expert_parallel": 8}),
+        ("deepseek-v3", {"data_parallel": 8}),
+        ("deepseek-r1-distill-mystery", {"data_parallel": 8, "expert_parallel": 8}),
+        ("llama-3.1-8b", {"data_parallel": 8, "expert_parallel": 8}),
+        ("deepseek-v3", {"data_parallel": 8, "expert_parallel": 8, "interconnect": "a link that nobody knows"}),
+    ],
+)
+def test_experts_that_are_not_spread_over_ranks_exchange_nothing(name: str, changes: dict[str, Any]) -> None:
+    """Nor do models without any, and what a strange link takes is left to learning."""
+    each = instance(models=(name,), **changes)
+    plain = profile_for(name, each.hardware, 1)
+    linked = with_links(plain, name, each)
+    assert (linked.a_ms, linked.b_ms, linked.d_ms) == (plain.a_ms, plain.b_ms, plain.d_ms)
+
+
 def test_boards_without_nvlink_are_taken_to_be_joined_by_pcie() -> None:
     """Unless their operator says otherwise."""
     plain, linked = profiles(hardware="l40s", tensor_parallel=2)
@@ -88,4 +136,11 @@ def test_kv_bytes_come_from_the_operator_then_the_table_and_are_else_unknown() -
     """2 * 80 layers * 8 heads * 128 * 2 bytes."""
     assert kv_bytes_per_token(instance(), f"meta-llama/{MODEL}-instruct") == 327_680
     assert kv_bytes_per_token(instance(kv_bytes_per_token=7), MODEL) == 7
-    assert kv_bytes_per_token(instance(), "mystery") is None
+    assert kv_bytes_per_token(instance(), "DeepSeek-R1") == 61 * 576 * 2
+    assert kv_bytes_per_token(instance(models=("mystery",)), "mystery") is None
+
+
+def test_a_name_that_tells_nothing_is_one_of_others_for_the_same_weights() -> None:
+    """Clients' names and adapters; not where an instance's names are of models of different sizes."""
+    assert kv_bytes_per_token(instance(models=("chat", "meta-llama/Llama-3.1-70B")), "chat") == 327_680
+    assert kv_bytes_per_token(instance(models=("chat", "llama-3.1-70b", "qwen3-8b")), "chat") is None

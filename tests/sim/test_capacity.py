@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.core.instance import Role
 from extproc.errors import ConfigError
 from extproc.sim.capacity import capacity_rps
+from extproc.sim.capacity_halves import shared_rps
+from extproc.sim.fleet.builtin import BUILTIN
 from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
 from extproc.sim.policies.oracle import Oracle
 from extproc.sim.traffic.arrival import Arrival, Traffic
+from extproc.sim.traffic.sources import traffic_at
 
 SMALL, LARGE = "llama-3.1-8b", "qwen3-32b"
 
@@ -116,3 +120,27 @@ def test_the_token_budget_of_a_step_limits_how_many_answers_run_at_once() -> Non
     places = capacity_rps(flood((100, SMALL)), fleet(spec("a", max_num_seqs=100)))
     assert limited == pytest.approx(places)
     assert limited < capacity_rps(flood((100, SMALL)), fleet(spec("a")))
+
+
+def test_instances_that_share_requests_serve_as_many_as_the_scarcer_half() -> None:
+    """Rates by hand: prompts 4 a second, answers 6, both 3; who can do either makes up for what is scarce."""
+    rates = {Role.PREFILL: 4.0, Role.DECODE: 6.0, Role.BOTH: 3.0}
+
+    def rps(*roles: Role, domain: str = "d") -> float:
+        specs = [spec(str(number), role=role, kv_domain=domain) for number, role in enumerate(roles)]
+        return shared_rps(specs, lambda _, role: rates[role])
+
+    assert rps(Role.PREFILL, Role.DECODE) == 4.0
+    assert rps(Role.PREFILL, Role.PREFILL, Role.DECODE) == 6.0
+    assert rps(Role.BOTH, Role.BOTH) == 6.0
+    assert rps(Role.PREFILL, Role.BOTH) == pytest.approx(4.0 + (1 - 4 / 6) * 3.0)
+    assert rps(Role.DECODE, Role.BOTH) == 4.0
+    assert rps(Role.PREFILL, Role.DECODE, Role.BOTH) == pytest.approx(6.0 + (1 - 2 / 4) * 3.0)
+    assert rps(Role.PREFILL, Role.BOTH, domain="") == 3.0
+
+
+def test_a_fleet_that_is_split_serves_less_of_a_workload_that_is_mostly_answers() -> None:
+    """Four of its eight only compute prompts; the others answer a little faster than those that compute them, too."""
+    traffic = traffic_at("chat?requests=300", 20.0)
+    split, whole = (capacity_rps(traffic, BUILTIN[name]()) for name in ("half_disaggregated", "both_ways"))
+    assert 0.5 < split / whole < 0.8

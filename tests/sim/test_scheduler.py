@@ -218,3 +218,70 @@ def test_steps_must_be_planned_and_applied_in_turn() -> None:
     engine.plan()
     with pytest.raises(RuntimeError, match="not been applied"):
         engine.plan()
+
+
+def test_blocks_of_a_prompt_that_is_handed_over_stay_taken_until_they_are_let_go() -> None:
+    """Who waits for them waits without a step; then the prompt is cached like any other."""
+    engine = scheduler(blocks=3)
+    first, second = EngineRequest("a", 10, 1, [1, 2]), EngineRequest("b", 9, 1, [3, 4])
+    first.hands_over = True
+    engine.add(first)
+    engine.add(second)
+    assert run(engine) == [([("a", 10, 0)], 0, ["a"])]
+    assert (engine.pool.used_blocks, engine.waiting) == (3, 1)
+    assert engine.plan() is None
+    engine.let_go(first)
+    assert engine.pool.used_blocks == 0
+    assert engine.pool.holds(1)
+    assert run(engine) == [([("b", 9, 0)], 0, ["b"])]
+
+
+def test_a_remote_prompt_takes_its_blocks_first_and_computes_its_last_token_once_it_has_arrived() -> None:
+    """What others wait for is not held up meanwhile."""
+    engine = scheduler()
+    remote, local = EngineRequest("r", 10, 2, [1, 2]), EngineRequest("l", 4, 1)
+    remote.remote = True
+    engine.add(remote)
+    engine.add(local)
+    assert run(engine) == [([("l", 4, 0)], 0, ["l"])]
+    assert (engine.arriving, engine.waiting, engine.running, engine.pool.used_blocks) == ([remote], 1, 0, 3)
+    engine.add(EngineRequest("m", 4, 1))
+    engine.received(remote)
+    assert engine.pool.holds(2)
+    assert run(engine) == [([("r", 1, 9), ("m", 4, 0)], 0, ["m"]), ([], 1, ["r"])]
+    assert (engine.waiting, engine.pool.used_blocks) == (0, 0)
+
+
+def test_a_remote_prompt_moves_only_what_is_not_cached_and_waits_for_room() -> None:
+    """It is the first in the queue: nobody passes it."""
+    engine = scheduler(blocks=4)
+    engine.add(EngineRequest("a", 9, 3, [1, 2]))
+    engine.plan()
+    engine.apply()
+    remote = EngineRequest("r", 14, 1, [1, 2, 3])
+    remote.remote = True
+    engine.add(remote)
+    engine.add(EngineRequest("b", 1, 1))
+    engine.plan()
+    assert (engine.arriving, engine.waiting) == ([], 2)  # two more blocks are needed, one is free
+    engine.apply()
+    engine.plan()
+    engine.apply()
+    engine.plan()
+    assert engine.arriving == [remote]
+    assert remote.cached_tokens == 8
+
+
+@pytest.mark.parametrize("arrived", [False, True])
+def test_a_remote_prompt_that_is_given_up_gives_its_blocks_back(arrived: bool) -> None:
+    """While it arrives, and after."""
+    engine = scheduler()
+    remote = EngineRequest("r", 10, 2, [1, 2])
+    remote.remote = True
+    engine.add(remote)
+    assert engine.plan() is None
+    if arrived:
+        engine.received(remote)
+    assert engine.abort(remote)
+    assert (engine.pool.used_blocks, engine.waiting) == (0, 0)
+    assert not engine.abort(remote)

@@ -93,9 +93,10 @@ class HandOvers:
         """One of a pair is gone: what the other has of the request ends."""
         partner, prompt, request, answers = flight.partner, flight.prompt, flight.request, flight.engine
         flight.partner_broke = gone is partner
-        if gone is partner and request is not None and answers is not None:
-            answers.scheduler.abort(request)
-            self._open_flights.pop(request, None)
+        if gone is partner:
+            if request is not None and answers is not None:
+                answers.scheduler.abort(request)
+                self._open_flights.pop(request, None)
         elif prompt is not None and partner is not None:
             partner.scheduler.abort(prompt)  # does nothing if it is computed
             self._let_go(prompt, partner)

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from extproc.core.instance import Role
 from extproc.core.profile import fitted_on, profile_for
-from extproc.sim.fleet.builtin import BUILTIN, mixed, uniform
+from extproc.sim.fleet.builtin import BUILTIN, SUITE, mixed, uniform
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.memory import kv_tokens_beside
 
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_a_built_in_fleet_can_be_simulated_and_has_all_that_reports_need(name: str) -> None:
-    """Sixteen instances with prices that serve what workloads ask for."""
+    """Instances with prices that serve what workloads ask for; sixteen in the suite."""
     fleet = check(BUILTIN[name]())
     assert fleet.name == name
-    assert len(fleet.instances) == 16
+    assert len(fleet.instances) == (16 if name in SUITE else 8)
     for spec in fleet.instances:
         assert "model" in spec.models
         assert spec.price_per_hour is not None
         assert 0.003 <= spec.step_overhead_s <= 0.010  # "real engines add about 3-10 ms"
+
+
+def test_the_fleets_that_hand_over_are_alike_but_for_their_roles() -> None:
+    """So that what differs between them is what comes of the roles."""
+    plain = [
+        {replace(spec, id="", role=Role.BOTH) for spec in (replace(s, tags=None) for s in BUILTIN[name]().instances)}
+        for name in BUILTIN
+        if name not in SUITE
+    ]
+    assert len(plain) == 3
+    assert all(kinds == plain[0] and len(kinds) == 1 for kinds in plain)
+    assert not any(SUITE[name]().hands_over for name in SUITE)
 
 
 def test_the_uniform_fleet_is_uniform_and_the_mixed_one_mixed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.errors import ConfigError
-from extproc.sim.policies.catalog import CATALOG, DEFAULTS, described, load, names
+from extproc.sim.policies.catalog import CATALOG, DEFAULTS, comparable, described, load, names
 from extproc.sim.policies.textbook import round_robin
 from tests.sim.policies.counter import setting
 
@@ -22,6 +22,12 @@ def test_every_name_makes_a_policy_and_says_what_it_is():
 def test_the_defaults_are_in_the_catalog():
     """What is compared by default can be loaded."""
     assert set(DEFAULTS) <= set(names())
+
+
+def test_rules_for_pairs_are_in_no_suite():
+    """A fleet without pairs has nothing to show of them."""
+    assert set(names()) - set(comparable()) >= {"llm_d_pd", "dynamo_pd", "always_paired"}
+    assert {"extproc", "oracle", *DEFAULTS} <= set(comparable())
 
 
 def test_a_policy_from_outside_is_loaded():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.instance import Lifecycle, Load
-from extproc.sim.policies.catalog import CATALOG
+from extproc.sim.policies.catalog import CATALOG, comparable
 from extproc.sim.policies.desk import Desk
 from extproc.sim.policies.holdings import Holdings, LruHoldings
 from extproc.sim.policies.policy import Probe
 from tests.sim.policies.counter import BLOCK_TOKENS, BROKEN, OVER, ask, instance, picks, publish, send, setting
 
-RIVALS = [name for name in CATALOG if name not in ("extproc", "oracle")]  # those two keep no desk
+RIVALS = [name for name in comparable() if name not in ("extproc", "oracle")]  # those two keep no desk
 
 
 def first(setting_, **options):
