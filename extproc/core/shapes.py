@@ -63,6 +63,6 @@ def kv_bytes_per_token(instance: Instance, model: str) -> int | None:
     """
     if instance.kv_bytes_per_token is not None:
         return instance.kv_bytes_per_token
-    names = (model,) if shape_of(model) else instance.models
+    names = (model,) if shape_of(model) or model not in instance.models else instance.models
     sizes = {shape.kv_bytes_per_token for name in names if (shape := shape_of(name))}
     return sizes.pop() if len(sizes) == 1 else None
