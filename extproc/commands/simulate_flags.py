@@ -192,7 +192,8 @@ def _add_what(group: _Group) -> None:
         "--fleet",
         default="mixed",
         metavar="FLEET",
-        help="uniform, mixed, disaggregated, half_disaggregated, both_ways, a fleet file, or what `extproc fleet --json` printed (default: %(default)s)",
+        help="uniform, mixed, disaggregated, half_disaggregated, both_ways, a fleet file, or what "
+        "`extproc fleet --json` printed (default: %(default)s)",
     )
     group.add_argument(
         "--like", default="", metavar="MODEL", help="model whose step times stand for those of a live fleet's models"
