@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from extproc.core.disaggregation import Transfer, hands_over
 from extproc.core.instance import Instance, Lifecycle, Load
 from extproc.errors import ConfigError
+from extproc.sim.fleet.spec import adapter_of
 from extproc.sim.physics.request import EngineRequest, Phase
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class HandOvers:
             self._clock.at(self._clock.now_s, self._broken, flight)
             return
         arrival = flight.ask.arrival
-        prompt = EngineRequest(flight.ask.id, arrival.prompt_tokens, 1, flight.ask.prompt_blocks)
+        adapter = adapter_of(arrival.model, prefills.spec)
+        prompt = EngineRequest(flight.ask.id, arrival.prompt_tokens, 1, flight.ask.prompt_blocks, adapter)
         prompt.hands_over = True
         try:
             prefills.add(prompt, self._clock.now_s)
@@ -118,7 +120,8 @@ class HandOvers:
             return
         flight.prompt_cached_tokens = prompt.cached_tokens
         arrival = flight.ask.arrival
-        request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes)
+        adapter = adapter_of(arrival.model, answers.spec)
+        request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes, adapter)
         request.remote = True
         try:
             answers.add(request, self._clock.now_s)

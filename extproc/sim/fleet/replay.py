@@ -17,8 +17,7 @@ from extproc.sim.fleet.flight import Flight
 from extproc.sim.fleet.hand_overs import HandOvers
 from extproc.sim.fleet.news import News
 from extproc.sim.fleet.script import Script
-from extproc.sim.fleet.spec import Conditions, FleetSpec
-from extproc.sim.physics.adapters import BASE
+from extproc.sim.fleet.spec import Conditions, FleetSpec, adapter_of
 from extproc.sim.physics.request import EngineRequest
 from extproc.sim.policies.policy import Ask, Ending, Factory, HearsHandOvers, Pair, Policy, Setting
 from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
@@ -145,7 +144,7 @@ class _Replay:
         if engine.spec.role is not Role.BOTH:
             raise ConfigError(f"it sent a whole request to {engine.id!r}, which takes halves only ({engine.spec.role})")
         arrival = flight.ask.arrival
-        adapter = arrival.model if arrival.model in engine.spec.loras else BASE
+        adapter = adapter_of(arrival.model, engine.spec)
         request = EngineRequest(flight.ask.id, arrival.prompt_tokens, arrival.output_tokens, flight.hashes, adapter)
         try:
             engine.add(request, self._clock.now_s)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from extproc.core.instance import Capability, Instance, Lifecycle, Load, Role
 from extproc.core.profile import Profile, profile_for
+from extproc.sim.physics.adapters import BASE
 
 DEFAULT_KV_TOKENS = 467_000  # beside an 8B model in BF16 on 80 GB
 
@@ -96,6 +97,11 @@ class InstanceSpec:
             fabric=self.fabric,
             kv_transfer_bytes_s=self.kv_transfer_bytes_s,
         )
+
+
+def adapter_of(model: str, spec: InstanceSpec) -> str:
+    """The adapter that an instance needs for a model, `BASE` if none."""
+    return model if model in spec.loras else BASE
 
 
 class Happening(StrEnum):
