@@ -15,7 +15,7 @@ from extproc.control.xds.membership import FORGET_AFTER_S, Membership
 from extproc.control.xds.resources import Resources
 from extproc.core.fleet import Fleet
 from extproc.observe.xds_metrics import XdsMetrics
-from extproc.server.run import begin, end
+from extproc.server.tasks import begin, end
 from extproc.server.xds_keeper import SETTLE_S, Keeper
 from extproc.server.xds_pages import Pages, gauges, status
 from extproc.server.xds_service import Discovery, XdsService

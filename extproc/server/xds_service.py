@@ -49,7 +49,7 @@ class Discovery:
         self.refusals: dict[str, str] = {}
         """The latest NACK of each kind of resource, in Envoy's words."""
         self._metrics = metrics
-        self._encoder = Encoder()
+        self.encoder = Encoder()
         self._told: set[tuple[str, str]] = set()
 
     def publish(self, snapshots: Mapping[Transport, Snapshot]) -> None:
@@ -72,7 +72,7 @@ class Discovery:
                 link.news.clear()
                 for response in link.stream.due(self.snapshots[link.transport]) if self.snapshots else ():
                     self._metrics.pushed(KINDS[response.type_url])
-                    yield self._encoder.encode(response, delta=delta)
+                    yield self.encoder.encode(response, delta=delta)
             listening.result()
         except MessageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -90,6 +90,12 @@ class Encoder:
         nonce = DeltaDiscoveryResponse(nonce=response.nonce) if delta else DiscoveryResponse(nonce=response.nonce)
         return shared + bytes(nonce)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many responses were put together, and how many more were sent without that."""
+        info = self._shared.cache_info()
+        return info.misses, info.hits
+
     def _join(
         self, type_url: str, version: str, resources: tuple[Resource, ...], removed: tuple[str, ...], delta: bool
     ) -> bytes:

@@ -65,7 +65,7 @@ class Setup:
     ],
 )
 def test_each_lifecycle_has_its_health(lifecycle: Lifecycle, seen: str) -> None:
-    """Envoy's own balancing gets the Ready ones; the others are known, so that streams and first decisions find them."""
+    """Envoy's own balancing gets the Ready ones; the others are known, for streams and for first decisions."""
     setup = Setup("a", "b")
     setup.publish("a", lifecycle=lifecycle)
     assert setup.see() == seen
