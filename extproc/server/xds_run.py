@@ -52,7 +52,8 @@ async def run_xds(settings: XdsSettings) -> None:
     async def report_healthy() -> None:
         await keeper.first_published.wait()
         await service.serving()
-        log.info("the fleet is known: %s instances are published", len(membership.endpoints))
+        pools = ", ".join(sorted({endpoint.pool for endpoint in membership.endpoints}))
+        log.info("the fleet is known: %s instances are published; pools: %s", len(membership.endpoints), pools)
 
     async with Registry(settings.redis, settings.fleet) as registry:
         tasks = [

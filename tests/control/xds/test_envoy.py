@@ -6,7 +6,9 @@ import asyncio
 import logging
 import statistics
 import time
-from collections.abc import Sized
+from collections.abc import AsyncIterator, Sized
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,52 @@ async def test_what_envoy_refuses_is_counted_told_once_and_does_not_hold_up_the_
     finally:
         envoy.stop()
         await service.stop()
+
+
+@asynccontextmanager
+async def one_pool(*servers: tuple[str, int]) -> AsyncIterator[EnvoySettings]:
+    """A control plane in this process that publishes one pool; an Envoy of the settings knows it beside `servers`."""
+    metrics = XdsMetrics(lambda: XdsGauges({}, {}, {}, {}, 0.0))
+    discovery = Discovery(metrics)
+    service = XdsService(discovery)
+    settings = settings_for(service.bind((HOST, 0)), delta=True)
+    assert settings.xds is not None
+    settings = replace(settings, xds=replace(settings.xds, servers=(*servers, *settings.xds.servers)))
+    discovery.publish(Resources(settings).snapshots([Endpoint("pool", "a", "a", (HOST, 1), Health.HEALTHY)]))
+    await service.start()
+    try:
+        yield settings
+    finally:
+        await service.stop()
+
+
+async def test_of_two_control_planes_one_is_enough(tmp_path: Path) -> None:
+    async with one_pool((HOST, free_port())) as settings:
+        envoy = EnvoyProcess(bootstrap(settings), tmp_path)
+        try:
+            await asyncio.to_thread(envoy.start)
+            await eventually(lambda: asyncio.to_thread(envoy.page, "/clusters"), lambda page: "pool::" in page)
+        finally:
+            envoy.stop()
+
+
+async def test_a_stream_on_which_nothing_happens_is_not_cut(tmp_path: Path) -> None:
+    """However often Envoy asks whether the other end still lives."""
+    async with one_pool() as settings:
+        dynamic = bootstrap(settings)
+        (xds,) = (each for each in dynamic["static_resources"]["clusters"] if each["name"] == "xds")
+        (options,) = xds["typed_extension_protocol_options"].values()
+        keepalive = options["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
+        keepalive |= {"interval": "0.050s", "timeout": "60s"}
+        envoy = EnvoyProcess(dynamic, tmp_path)
+        try:
+            await asyncio.to_thread(envoy.start)
+            await eventually(lambda: asyncio.to_thread(envoy.page, "/clusters"), lambda page: "pool::" in page)
+            await asyncio.sleep(2.0)  # about 40 questions
+            stats = await asyncio.to_thread(envoy.stats, "cluster.xds.upstream_cx")
+            assert stats["cluster.xds.upstream_cx_total"] == 1
+        finally:
+            envoy.stop()
 
 
 @pytest.mark.parametrize("aggregated", [True, False])
