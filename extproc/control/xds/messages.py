@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
+from betterproto2 import parse_fields
+from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.service.discovery.v3 import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -17,7 +19,7 @@ from envoy_data_plane.envoy.service.discovery.v3 import (
 from envoy_data_plane.envoy.service.discovery.v3 import Resource as NamedResource
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource
+from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource, field_number
 from extproc.control.xds.stream import Request, Response
 
 ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -46,12 +48,13 @@ def decode(data: bytes, *, delta: bool, type_url: str = "") -> Request:
     """
     try:
         return _delta(data, type_url) if delta else _whole(data, type_url)
-    except (ValueError, TypeError, KeyError, IndexError, EOFError, NotImplementedError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, EOFError, AttributeError, NotImplementedError) as error:
         raise MessageError(f"not a discovery request: {str(error).partition(chr(10))[0]}") from error
 
 
 def _delta(data: bytes, type_url: str) -> Request:
-    message = DeltaDiscoveryRequest.parse(data)
+    node, rest = _node_apart(data, DeltaDiscoveryRequest)
+    message = DeltaDiscoveryRequest.parse(rest)
     return Request(
         type_url=message.type_url or type_url,
         nonce=message.response_nonce,
@@ -59,20 +62,30 @@ def _delta(data: bytes, type_url: str) -> Request:
         subscribe=tuple(message.resource_names_subscribe),
         unsubscribe=tuple(message.resource_names_unsubscribe),
         versions=message.initial_resource_versions,
-        node=message.node.id if message.node else "",
+        node=node,
     )
 
 
 def _whole(data: bytes, type_url: str) -> Request:
-    message = DiscoveryRequest.parse(data)
+    node, rest = _node_apart(data, DiscoveryRequest)
+    message = DiscoveryRequest.parse(rest)
     return Request(
         type_url=message.type_url or type_url,
         nonce=message.response_nonce,
         error=message.error_detail.message if message.error_detail else None,
         subscribe=tuple(message.resource_names),
         version=message.version_info,
-        node=message.node.id if message.node else "",
+        node=node,
     )
+
+
+def _node_apart(data: bytes, message: type[DeltaDiscoveryRequest] | type[DiscoveryRequest]) -> tuple[str, bytes]:
+    """The id of the node, and the message without it: Envoy lists 60 KB of its extensions there, 50 ms of parsing."""
+    parts = list(parse_fields(data))
+    nodes = [part.value for part in parts if part.number == field_number(message, "node")]
+    ids = [part.value for node in nodes for part in parse_fields(node) if part.number == field_number(Node, "id")]
+    rest = b"".join(part.raw for part in parts if part.number != field_number(message, "node"))
+    return ids[-1].decode() if ids else "", rest
 
 
 class Encoder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -168,13 +168,19 @@ def _host(address: HostPort, health: Health | None) -> bytes:
     return bytes(LocalityLbEndpoints(lb_endpoints=[host]))
 
 
-def encoded_field(message: type[Cluster] | type[ClusterLoadAssignment], name: str, value: bytes) -> bytes:
+def encoded_field(message: type, name: str, value: bytes) -> bytes:
     """One field, of a text or an encoded message, as it stands in an encoded `message`.
 
     Fields may be put one behind the other (https://protobuf.dev/programming-guides/encoding/#structure).
     """
+    return _varint(field_number(message, name) << 3 | 2) + _varint(len(value)) + value
+
+
+@lru_cache
+def field_number(message: type, name: str) -> int:
+    """The number of a field in an encoded `message`."""
     number: int = next(each for each in fields(message) if each.name == name).metadata["betterproto"].number
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
+    return number
 
 
 def _varint(value: int) -> bytes:
