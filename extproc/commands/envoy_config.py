@@ -19,7 +19,8 @@ _OUTPUT = """what to print (default: %(default)s). filter: the fields that an ex
 header stripping and access log included; route: its route_config; clusters: the pools, instances and the service;
 xds: with --xds, the node and dynamic_resources of a bootstrap"""
 _SHAPE = """pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance; pools too, for
-what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s)"""
+what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s); with
+--xds it is the matter of `extproc xds`"""
 _BACKEND = """an instance; repeat for each. CLUSTER is its pool (default: pool); the first pool takes what comes without
 a decision. A host name is looked up by Envoy every few seconds: decisions then reach it only if the agent publishes an
 address that the name resolves to, otherwise Envoy balances by itself"""

@@ -40,6 +40,7 @@ class Keeper:
         self._settle_s, self._clock = settle_s, clock
         self._publish_from_s: float | None = None  # None: the registry was not read, or was empty
         self._read = False
+        self._due = False  # something has changed that was not published yet
         self._news = asyncio.Event()
         self._unusable: frozenset[str] = frozenset()
 
@@ -53,7 +54,10 @@ class Keeper:
         await self._news.wait()
         while True:
             self._news.clear()
-            self.look(self._clock())
+            try:
+                self.look(self._clock())
+            except Exception:
+                log.exception("what is published stays as it was")
             await asyncio.sleep(_PAUSE_S)
             try:
                 async with asyncio.timeout(_LOOK_AT_LEAST_EVERY_S):
@@ -63,17 +67,17 @@ class Keeper:
 
     def look(self, now: float) -> None:
         """Look once, and publish if something has changed."""
-        changed = self._membership.update(self._fleet, now)
+        self._due = self._membership.update(self._fleet, now) or self._due
         self._tell_unusable()
         if self._publish_from_s is None and self._membership.endpoints:
             self._publish_from_s = now + self._settle_s if self._read else now
         self._read = True
-        if self._publish_from_s is None or now < self._publish_from_s:
+        if not self._due or self._publish_from_s is None or now < self._publish_from_s:
             return
-        if changed or not self.first_published.is_set():
-            self._discovery.publish(self._resources.snapshots(self._membership.endpoints))
-            self._metrics.published(self._clock() - now)
-            self.first_published.set()
+        self._discovery.publish(self._resources.snapshots(self._membership.endpoints))
+        self._due = False
+        self._metrics.published(self._clock() - now)
+        self.first_published.set()
 
     def _tell_unusable(self) -> None:
         unusable = self._membership.unusable

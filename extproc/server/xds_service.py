@@ -75,13 +75,15 @@ class Discovery:
         self.links.add(link)
         listening = asyncio.create_task(self._listen(link, requests))
         try:
-            while not listening.done():
+            while True:
                 await link.news.wait()
                 link.news.clear()
                 for response in link.stream.due(self.snapshots[link.transport]) if self.snapshots else ():
                     self._metrics.pushed(KINDS[response.type_url])
                     yield self.encoder.encode(response, delta=delta)
-            listening.result()
+                if listening.done():
+                    listening.result()
+                    break
         except MessageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:

@@ -8,10 +8,12 @@ import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+import orjson
 import pytest
 from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.service.discovery.v3 import (
@@ -23,20 +25,24 @@ from envoy_data_plane.envoy.service.discovery.v3 import (
 from envoy_data_plane.google.rpc import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.adapters.http_client import Answer, HttpClient
+from extproc.adapters.registry import Registry
 from extproc.control.config_source import Transport
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health, Membership
 from extproc.control.xds.messages import ADS, CDS, EDS
-from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources
+from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources, Snapshot
 from extproc.core.events import Published, Record, State
-from extproc.core.fleet import Fleet
+from extproc.core.fleet import Change, Fleet
 from extproc.core.instance import Instance, Lifecycle
+from extproc.demo.processes import Processes, wait_for_line
 from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.xds_keeper import Keeper
 from extproc.server.xds_pages import gauges, status
 from extproc.server.xds_service import Discovery, XdsService
 from tests.e2e.eventually import eventually
+from tests.redis_server import RedisServer
 
 SETTINGS = EnvoySettings(xds=XdsSource(), shape=Shape.INSTANCE)
 
@@ -217,6 +223,17 @@ async def test_an_envoy_that_goes_is_forgotten() -> None:
             await eventually(open_links, lambda number: number == 0)
 
 
+async def test_one_that_asks_and_ends_its_half_at_once_is_answered() -> None:
+    """As tools do that look what is published."""
+    async with serving() as setup:
+        setup.publish("a")
+        call = setup.call(CDS, "DeltaClusters")
+        await call.write(delta())
+        await call.done_writing()
+        assert {each.name for each in (await told(call)).resources} == {"pool", "a"}
+        assert await call.read() is grpc.aio.EOF
+
+
 async def test_it_is_healthy_once_there_is_something_to_tell() -> None:
     async with serving() as setup:
         stub = health_pb2_grpc.HealthStub(setup.channel)
@@ -239,13 +256,15 @@ async def test_a_port_in_use_is_told_as_such() -> None:
             await other.stop()
 
 
-def keeper(settle_s: float, *names: str) -> tuple[Keeper, Fleet, Discovery, Membership]:
+def keeper(
+    settle_s: float, *names: str, resources: Resources | None = None
+) -> tuple[Keeper, Fleet, Discovery, Membership]:
     """A keeper over a registry that holds these instances."""
     fleet, membership = Fleet(recovery_s=0.0), Membership(Shape.POOL, "pool")
     metrics = XdsMetrics(lambda: gauges(discovery, membership, fleet, 0.0))
     discovery = Discovery(metrics)
-    settings = EnvoySettings(xds=XdsSource())
-    made = Keeper(fleet, membership, Resources(settings), discovery, metrics, settle_s, clock=lambda: 0.0)
+    built = resources or Resources(EnvoySettings(xds=XdsSource()))
+    made = Keeper(fleet, membership, built, discovery, metrics, settle_s, clock=lambda: 0.0)
     fleet.resync(State(None, tuple(Record(instance(name), 0.0, 600.0) for name in names), {}), 0.0)
     return made, fleet, discovery, membership
 
@@ -296,3 +315,50 @@ def test_an_address_that_is_none_is_told_once(caplog: pytest.LogCaptureFixture) 
     for now in (0.0, 1.0, 2.0):
         made.look(now)
     assert [record.getMessage() for record in caplog.records] == ["b is left out: its address is none"]
+
+
+async def test_a_look_that_fails_is_told_and_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+    """What was published stays until then."""
+
+    class FailsOnce(Resources):
+        failures = 1
+
+        def snapshots(self, endpoints: Iterable[Endpoint]) -> dict[Transport, Snapshot]:
+            if self.failures:
+                self.failures -= 1
+                raise ValueError("no such thing")
+            return super().snapshots(endpoints)
+
+    made, _, discovery, _ = keeper(5.0, "a", resources=FailsOnce(EnvoySettings(xds=XdsSource())))
+    made.take(Change())
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(60):
+        await made.first_published.wait()
+    running.cancel()
+    assert discovery.snapshots is not None
+    assert [record.getMessage() for record in caplog.records] == ["what is published stays as it was"]
+
+
+async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    with RedisServer("valkey", tmp_path) as redis:
+        async with (
+            Processes(tmp_path) as processes,
+            Registry(redis.url) as registry,
+            HttpClient(timeout_s=60.0) as http,
+        ):
+            await registry.publish(instance("a"), 600.0)
+            listen = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+            child = await processes.start_extproc("xds", "xds", *listen, "--redis-url", redis.url)
+            pages = (await wait_for_line(child, r"pages on port (\d+)", timeout_s=60))[1]
+            await wait_for_line(child, "1 instances are published; pools: pool", timeout_s=60)
+            shown = await http.get(f"http://127.0.0.1:{pages}/xds")
+            assert isinstance(shown, Answer)
+            assert orjson.loads(shown.body)["endpoints"] == [
+                {"id": "a", "pool": "pool", "cluster": "pool", "address": "10.0.0.1:80", "health": "healthy"}
+            ]
+            page = await http.get(f"http://127.0.0.1:{pages}/metrics")
+            assert isinstance(page, Answer)
+            assert b'extproc_xds_endpoints{health="healthy"} 1.0' in page.body
+            child.process.terminate()
+            async with asyncio.timeout(60):
+                assert await child.process.wait() == 0

@@ -21,6 +21,7 @@ from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource, Snapshot
 WILDCARD = "*"
 _ABSENT = ""  # a version: Envoy was told that there is no such resource
 _UNKNOWN = "?"  # a version: Envoy may hold anything, and has to be told
+_MOST_UNANSWERED = 100  # of a client that never answers the first ones are forgotten
 _ORDER = (CLUSTER, ENDPOINT)  # make before break: clusters, then what is in them
 
 
@@ -164,7 +165,7 @@ class Stream:
         nonce, version = str(self._nonces), snapshot.versions[type_url]
         held = self.subscriptions[type_url]
         held.nonce = nonce
-        held.unanswered.append(nonce)
+        held.unanswered = [*held.unanswered[1 - _MOST_UNANSWERED :], nonce]
         return Response(type_url=type_url, nonce=nonce, version=version, resources=resources, removed=removed)
 
 

@@ -362,6 +362,9 @@ def test_what_is_unanswered_is_counted_until_it_is_answered() -> None:
     assert held.unanswered == ["1", "2", "3"]
     stream.receive(Request(type_url=C, nonce="2"))
     assert held.unanswered == ["3"]
+    for content in range(200):
+        stream.due(Snapshot.of(resources(C, f"a{content}")))
+    assert held.unanswered == [str(nonce) for nonce in range(104, 204)]
 
 
 @pytest.mark.parametrize("delta", [True, False])
