@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,7 +323,7 @@ async def test_a_look_that_fails_is_told_and_made_up_for(caplog: pytest.LogCaptu
     class FailsOnce(Resources):
         failures = 1
 
-        def snapshots(self, endpoints: Iterable[Endpoint]) -> dict[Transport, Snapshot]:
+        def snapshots(self, endpoints: Sequence[Endpoint]) -> dict[Transport, Snapshot]:
             if self.failures:
                 self.failures -= 1
                 raise ValueError("no such thing")

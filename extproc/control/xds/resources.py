@@ -82,7 +82,7 @@ class Resources:
         common.load_assignment = None
         self._instance_cluster = bytes(common)
 
-    def snapshots(self, endpoints: Iterable[membership.Endpoint]) -> dict[Transport, Snapshot]:
+    def snapshots(self, endpoints: Sequence[membership.Endpoint]) -> dict[Transport, Snapshot]:
         """For each transport: clusters say differently where their endpoints come from."""
         self._resources.forget_unused()
         self._endpoints.forget_unused()
@@ -91,7 +91,7 @@ class Resources:
         if self._settings.shape is Shape.INSTANCE:
             alone = _grouped(endpoints, lambda each: each.cluster)
             # One that was published under the pool's name is in the pool, where decisions find it as well.
-            shared += [self._instances(name, members) for name, members in alone.items() if name not in pools]
+            shared += [self._alone(name, members) for name, members in alone.items() if name not in pools]
         return {
             transport: Snapshot.of([*(self._pool(pool, transport) for pool in pools), *shared])
             for transport in Transport
@@ -101,13 +101,13 @@ class Resources:
         def build() -> Resource:
             return Resource(CLUSTER, name, bytes(pool_cluster(name, config_source(transport), self._settings)))
 
-        return self._resources.get((name, transport), build)
+        return self._resources.get((CLUSTER, name, transport), build)
 
     def _assignment(self, pool: str, members: Sequence[membership.Endpoint]) -> Resource:
         hosts = _hosts(members)
-        return self._resources.get((pool, hosts), lambda: Resource(ENDPOINT, pool, self._hosts(pool, hosts)))
+        return self._resources.get((ENDPOINT, pool, hosts), lambda: Resource(ENDPOINT, pool, self._hosts(pool, hosts)))
 
-    def _instances(self, name: str, members: Sequence[membership.Endpoint]) -> Resource:
+    def _alone(self, name: str, members: Sequence[membership.Endpoint]) -> Resource:
         """The cluster of one instance. Its health is the decision's business, and changes nothing here."""
         hosts = tuple((address, None) for address, _ in _hosts(members))
 
@@ -116,7 +116,7 @@ class Resources:
             body = self._instance_cluster + encoded_field(Cluster, "name", name.encode()) + assignment
             return Resource(CLUSTER, name, body)
 
-        return self._resources.get((name, hosts), build)
+        return self._resources.get((CLUSTER, name, hosts), build)
 
     def _hosts(self, name: str, hosts: _Hosts) -> bytes:
         """An encoded ClusterLoadAssignment."""
