@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import socket
@@ -53,10 +54,11 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for flag, other in (("--listen", "--metrics-listen"), ("--metrics-listen", "--listen")):
-            done = extproc("serve", flag, address, other, "127.0.0.1:0", "--redis-url", "redis://127.0.0.1:1/0")
+        flags = [("--listen", "--metrics-listen"), ("--metrics-listen", "--listen")]
+        for command, (flag, other) in itertools.product(("serve", "xds"), flags):
+            done = extproc(command, flag, address, other, "127.0.0.1:0", "--redis-url", "redis://127.0.0.1:1/0")
             assert done.returncode == 2
-            assert re.search(rf"^extproc serve: cannot listen on {address}", done.stderr, re.MULTILINE)
+            assert re.search(rf"^extproc {command}: cannot listen on {address}", done.stderr, re.MULTILINE)
             assert "Traceback" not in done.stderr
 
 
@@ -64,6 +66,12 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
     "arguments",
     [
         ("serve", "--listen", "nonsense"),
+        ("xds", "--listen", "nonsense"),
+        ("xds", "--pool", "no name"),
+        ("xds", "--redis-url", "gopher://x"),
+        ("envoy-config",),
+        ("envoy-config", "--xds", "127.0.0.1:18000", "--backend", "a=10.0.0.1:80"),
+        ("envoy-config", "--xds", "127.0.0.1:18000", "--pool", "xds"),
         ("serve", "--cluster-header", "Not A Header"),
         ("serve", "--redis-url", "gopher://x"),
         ("serve", "--tokenizer", "llama"),
@@ -87,6 +95,8 @@ def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: t
         ("serve", "--stale-after-s", "-1"),
         ("serve", "--drain-s", "nan"),
         ("serve", "--count-budget-s", "soon"),
+        ("xds", "--forget-after-s", "-1"),
+        ("xds", "--upstream-idle-s", "0"),
         ("demo", "--port", "65536"),
     ],
 )

@@ -7,17 +7,20 @@ import json
 import sys
 
 from extproc.config import environment, header_name, host_port
-from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.control.settings import EnvoySettings, Shape, Upstream, XdsSource
 from extproc.core.hand_over import HandOver
 from extproc.errors import ConfigError
 
 HELP = "print a complete Envoy bootstrap, or just the fragments for an existing mesh"
-EXAMPLE = "extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml"
+EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml
+  extproc envoy-config --xds 127.0.0.1:18000 > envoy.yaml"""
 
 _OUTPUT = """what to print (default: %(default)s). filter: the fields that an existing HttpConnectionManager needs,
-header stripping and access log included; route: its route_config; clusters: the pools, instances and the service"""
+header stripping and access log included; route: its route_config; clusters: the pools, instances and the service;
+xds: with --xds, the node and dynamic_resources of a bootstrap"""
 _SHAPE = """pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance; pools too, for
-what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s)"""
+what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s); with
+--xds it is the matter of `extproc xds`"""
 _BACKEND = """an instance; repeat for each. CLUSTER is its pool (default: pool); the first pool takes what comes without
 a decision. A host name is looked up by Envoy every few seconds: decisions then reach it only if the agent publishes an
 address that the name resolves to, otherwise Envoy balances by itself"""
@@ -28,15 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_places(parser)
     _add_choices(parser)
     _add_limits(parser)
+    _add_xds(parser)
     parser.add_argument(
-        "--fragment", choices=("bootstrap", "filter", "route", "clusters"), default="bootstrap", help=_OUTPUT
+        "--fragment", choices=("bootstrap", "filter", "route", "clusters", "xds"), default="bootstrap", help=_OUTPUT
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--backend", action="append", required=True, metavar="[CLUSTER/]ID=IP:PORT", help=_BACKEND)
+    add("--backend", action="append", metavar="[CLUSTER/]ID=IP:PORT", help=_BACKEND)
     add(
         "--extproc",
         action="append",
@@ -117,6 +121,39 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=kind, default=value, metavar=unit, help=f"{text} (default: {shown})")
 
 
+def _add_xds(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("instances from the registry instead of --backend: see `extproc xds`")
+    group.add_argument(
+        "--xds", action="append", metavar="HOST:PORT", help="an `extproc xds` process; repeat for each of several"
+    )
+    group.add_argument(
+        "--pool",
+        default="pool",
+        metavar="NAME",
+        help="the pool that takes what comes without a decision (default: %(default)s)",
+    )
+    group.add_argument(
+        "--xds-protocol",
+        choices=("delta", "sotw"),
+        default="delta",
+        help="what changed, or each time the state of the world (default: %(default)s)",
+    )
+    group.add_argument(
+        "--xds-separate-streams",
+        action="store_true",
+        help="a stream for clusters and one for each pool's endpoints, instead of one for all (ADS)",
+    )
+    group.add_argument(
+        "--node-id",
+        default="envoy",
+        metavar="ID",
+        help="the name of an Envoy at the control plane; `envoy --service-node` overrides it (default: %(default)s)",
+    )
+    group.add_argument(
+        "--node-cluster", default="extproc", metavar="NAME", help="the group of Envoys it is of (default: %(default)s)"
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the configuration; what it means that a backend has no address goes to stderr."""
     from extproc.adapters.yaml_files import dump
@@ -134,7 +171,9 @@ def run(args: argparse.Namespace) -> int:
 def settings_from(args: argparse.Namespace) -> EnvoySettings:
     """The parsed command line as settings. Raises ConfigError."""
     return EnvoySettings(
-        upstreams=tuple(parse_upstream(text) for text in args.backend),
+        upstreams=tuple(parse_upstream(text) for text in args.backend or ()),
+        xds=xds_source(args),
+        pool=args.pool,
         workers=tuple(endpoint(text) for text in args.extproc or ("127.0.0.1:9002",)),
         listen=host_port(args.listen),
         admin=None if args.admin == "off" else host_port(args.admin),
@@ -152,6 +191,19 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         health_path=args.health_path,
         max_connections=args.max_connections,
         max_heap_bytes=args.max_heap_bytes,
+    )
+
+
+def xds_source(args: argparse.Namespace) -> XdsSource | None:
+    """The control plane, None without one. Raises ConfigError."""
+    if not args.xds:
+        return None
+    return XdsSource(
+        servers=tuple(endpoint(text) for text in args.xds),
+        delta=args.xds_protocol == "delta",
+        aggregated=not args.xds_separate_streams,
+        node_id=args.node_id,
+        node_cluster=args.node_cluster,
     )
 
 

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, BootstrapStaticResources
+from envoy_data_plane.envoy.config.bootstrap.v3 import (
+    Admin,
+    Bootstrap,
+    BootstrapDynamicResources,
+    BootstrapStaticResources,
+)
+from envoy_data_plane.envoy.config.core.v3 import Node
 
 from extproc.control.clusters import clusters, socket_address
+from extproc.control.config_source import config_source, stream, transport_of
 from extproc.control.listener import connection_manager, listener
 from extproc.control.overload import overload_manager
 from extproc.control.render import render
 from extproc.control.routes import route_configuration
-from extproc.control.settings import EnvoySettings
+from extproc.control.settings import EnvoySettings, XdsSource
 
-FRAGMENTS = ("bootstrap", "filter", "route", "clusters")
+FRAGMENTS = ("bootstrap", "filter", "route", "clusters", "xds")
 
 
 def bootstrap(settings: EnvoySettings) -> dict[str, Any]:
     """A complete configuration for `envoy -c`, as plain values in protobuf's JSON form."""
     admin = Admin(address=socket_address(settings.admin)) if settings.admin else None
     resources = BootstrapStaticResources(listeners=[listener(settings)], clusters=clusters(settings))
-    return render(Bootstrap(admin=admin, static_resources=resources, overload_manager=overload_manager(settings)))
+    whole = Bootstrap(admin=admin, static_resources=resources, overload_manager=overload_manager(settings))
+    if settings.xds is not None:
+        whole.node = Node(id=settings.xds.node_id, cluster=settings.xds.node_cluster)
+        whole.dynamic_resources = dynamic_resources(settings.xds)
+    return render(whole)
+
+
+def dynamic_resources(xds: XdsSource) -> BootstrapDynamicResources:
+    """Clusters come from the control plane; they say themselves where their endpoints come from."""
+    dynamic = BootstrapDynamicResources(cds_config=config_source(transport_of(xds)))
+    if xds.aggregated:
+        dynamic.ads_config = stream(delta=xds.delta)
+    return dynamic
 
 
 def fragment(name: str, settings: EnvoySettings) -> Any:
@@ -28,6 +47,7 @@ def fragment(name: str, settings: EnvoySettings) -> Any:
 
     `filter`: the fields of an HttpConnectionManager, its route apart. The filters alone would not be safe: clients'
     routing headers are taken away before them. `route`: a RouteConfiguration. `clusters`: a list of Cluster.
+    `xds`: the node and dynamic_resources of a Bootstrap; without `settings.xds` there is nothing in it.
     """
     match name:
         case "filter":
@@ -37,4 +57,7 @@ def fragment(name: str, settings: EnvoySettings) -> Any:
             return render(route_configuration(settings))
         case "clusters":
             return [render(each) for each in clusters(settings)]
+        case "xds":
+            whole = bootstrap(settings)
+            return {key: whole[key] for key in ("node", "dynamic_resources") if key in whole}
     return bootstrap(settings)

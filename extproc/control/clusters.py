@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
@@ -13,12 +13,14 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     ClusterCommonLbConfig,
     ClusterDiscoveryType,
     ClusterDnsLookupFamily,
+    ClusterEdsClusterConfig,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
     OutlierDetection,
 )
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
+    ConfigSource,
     HealthCheck,
     HealthCheckGrpcHealthCheck,
     HealthCheckHttpHealthCheck,
@@ -43,7 +45,10 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, HostPort, Shape, is_ip
+from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, HostPort, Shape, is_ip
+
+# Where a cluster's endpoints are: written down in it, or published apart from it.
+Endpoints = Sequence[HostPort] | ConfigSource
 
 # Envoy's default of 1,024 requests a cluster is below what a fleet streams at once, and cuts ext_proc streams too.
 _MANY = 100_000
@@ -58,7 +63,17 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
     ]
     if settings.shape is Shape.INSTANCE:
         result += [instance_cluster(upstream.id, upstream.address, settings) for upstream in settings.upstreams]
-    return [*result, extproc_cluster(settings.workers)]
+    result.append(extproc_cluster(settings.workers))
+    if settings.xds is not None:
+        result.append(xds_cluster(settings.xds.servers))
+    return result
+
+
+def xds_cluster(servers: Iterable[HostPort]) -> Cluster:
+    """The control plane. Without keepalive a frozen one, or one behind a dead link, would be waited for in silence."""
+    cluster = _cluster(XDS_CLUSTER, list(servers), _grpc_http(), connect_timeout_s=1.0)
+    cluster.common_lb_config = _no_panic()
+    return cluster
 
 
 def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
@@ -75,21 +90,15 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
         healthy_threshold=1,
         grpc_health_check=HealthCheckGrpcHealthCheck(),
     )
-    keepalive = KeepaliveSettings(interval=timedelta(seconds=5), timeout=timedelta(seconds=1))
-    http2 = HttpProtocolOptions(
-        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
-            http2_protocol_options=Http2ProtocolOptions(connection_keepalive=keepalive)
-        )
-    )
-    cluster = _cluster(EXTPROC_CLUSTER, list(workers), http2, connect_timeout_s=0.25)
+    cluster = _cluster(EXTPROC_CLUSTER, list(workers), _grpc_http(), connect_timeout_s=0.25)
     cluster.health_checks = [check]
     cluster.common_lb_config = _no_panic()
     return cluster
 
 
-def pool_cluster(name: str, addresses: list[HostPort], settings: EnvoySettings) -> Cluster:
+def pool_cluster(name: str, endpoints: Endpoints, settings: EnvoySettings) -> Cluster:
     """Endpoints in the order that the decision gives; least request where there is none."""
-    cluster = _cluster(name, addresses, _engine_http(settings))
+    cluster = _cluster(name, endpoints, _engine_http(settings))
     cluster.load_balancing_policy = _policy(
         "envoy.load_balancing_policies.override_host",
         OverrideHost(
@@ -103,6 +112,8 @@ def pool_cluster(name: str, addresses: list[HostPort], settings: EnvoySettings) 
     cluster.outlier_detection = _unreachable_hosts()
     if settings.health_path:
         cluster.health_checks = [_http_check(settings.health_path)]
+        cluster.ignore_health_on_host_removal = True  # else what the registry removed would stay until a check fails
+    cluster.common_lb_config = _last_resort()
     return cluster
 
 
@@ -154,21 +165,37 @@ def _engine_http(settings: EnvoySettings) -> HttpProtocolOptions:
     )
 
 
-def _cluster(
-    name: str, addresses: list[HostPort], http: HttpProtocolOptions, connect_timeout_s: float = 1.0
-) -> Cluster:
-    static = all(is_ip(host) for host, _ in addresses)
-    hosts = [LbEndpoint(endpoint=Endpoint(address=socket_address(address))) for address in addresses]
-    return Cluster(
+def _grpc_http() -> HttpProtocolOptions:
+    """HTTP/2, on connections whose other end must show that it lives."""
+    keepalive = KeepaliveSettings(interval=timedelta(seconds=5), timeout=timedelta(seconds=1))
+    return HttpProtocolOptions(
+        explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
+            http2_protocol_options=Http2ProtocolOptions(connection_keepalive=keepalive)
+        )
+    )
+
+
+def _cluster(name: str, endpoints: Endpoints, http: HttpProtocolOptions, connect_timeout_s: float = 1.0) -> Cluster:
+    cluster = Cluster(
         name=name,
-        type=ClusterDiscoveryType.STATIC if static else ClusterDiscoveryType.STRICT_DNS,
-        # As the agent resolves a backend's name: a decision's address has to be among those that Envoy found.
-        dns_lookup_family=ClusterDnsLookupFamily.AUTO if static else ClusterDnsLookupFamily.V4_PREFERRED,
         connect_timeout=timedelta(seconds=connect_timeout_s),
         circuit_breakers=_wide_open(),
         typed_extension_protocol_options={_HTTP_OPTIONS: AnyMessage.pack(http)},
-        load_assignment=ClusterLoadAssignment(cluster_name=name, endpoints=[LocalityLbEndpoints(lb_endpoints=hosts)]),
     )
+    if isinstance(endpoints, ConfigSource):
+        cluster.type = ClusterDiscoveryType.EDS
+        cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=endpoints)
+        return cluster
+    cluster.type = ClusterDiscoveryType.STATIC
+    if not all(is_ip(host) for host, _ in endpoints):
+        cluster.type = ClusterDiscoveryType.STRICT_DNS
+        # As the agent resolves a backend's name: a decision's address has to be among those that Envoy found.
+        cluster.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
+    hosts = [LbEndpoint(endpoint=Endpoint(address=socket_address(address))) for address in endpoints]
+    cluster.load_assignment = ClusterLoadAssignment(
+        cluster_name=name, endpoints=[LocalityLbEndpoints(lb_endpoints=hosts)]
+    )
+    return cluster
 
 
 def _wide_open() -> CircuitBreakers:
@@ -186,6 +213,11 @@ def _wide_open() -> CircuitBreakers:
 def _no_panic() -> ClusterCommonLbConfig:
     """With few endpoints, all ill, Envoy would send to them nevertheless; it shall fail at once instead."""
     return ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0))
+
+
+def _last_resort() -> ClusterCommonLbConfig:
+    """Of a pool: only when not one endpoint is well are the others tried. Envoy's 50 % would mix them in earlier."""
+    return ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=1.0))
 
 
 def _policy(name: str, message: OverrideHost | LeastRequest) -> LoadBalancingPolicy:

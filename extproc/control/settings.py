@@ -15,6 +15,7 @@ from extproc.errors import ConfigError
 HostPort = tuple[str, int]
 
 EXTPROC_CLUSTER = "extproc"
+XDS_CLUSTER = "xds"
 MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
 MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
 
@@ -38,10 +39,23 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XdsSource:
+    """Where Envoy learns its clusters and endpoints while it runs, instead of having them written down."""
+
+    servers: tuple[HostPort, ...] = (("127.0.0.1", 18000),)  # one `extproc xds` process each
+    delta: bool = True  # what changed, instead of the state of the world
+    aggregated: bool = True  # one stream for all types, which keeps clusters before their endpoints
+    node_id: str = "envoy"  # by which the control plane tells Envoys apart; `envoy --service-node` has precedence
+    node_cluster: str = "extproc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoySettings:
     """Everything the generated configuration depends on."""
 
-    upstreams: tuple[Upstream, ...]
+    upstreams: tuple[Upstream, ...] = ()  # none with `xds`
+    xds: XdsSource | None = None
+    pool: str = "pool"  # with `xds`: the pool that takes what comes without a decision
     workers: tuple[HostPort, ...] = (("127.0.0.1", 9002),)  # one `extproc serve` process each
     listen: HostPort = ("0.0.0.0", 8080)
     admin: HostPort | None = ("127.0.0.1", 9901)
@@ -62,7 +76,9 @@ class EnvoySettings:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what Envoy would refuse or, worse, accept."""
-        if not self.upstreams:
+        if self.xds is not None:
+            self._check_xds(self.xds)
+        elif not self.upstreams:
             raise ConfigError("no backend: name at least one, such as --backend gpu-0=10.0.0.1:8000")
         if not self.workers:
             raise ConfigError("no ext_proc worker: name at least one, such as --extproc 127.0.0.1:9002")
@@ -82,12 +98,22 @@ class EnvoySettings:
         if self.health_path and not self.health_path.startswith("/"):
             raise ConfigError(f"health_path is '{self.health_path}', but must begin with /")
 
+    def _check_xds(self, xds: XdsSource) -> None:
+        if self.upstreams:
+            raise ConfigError("with xDS the instances come from the registry: name no backend")
+        if not xds.servers:
+            raise ConfigError("no xDS server: name at least one, such as --xds 127.0.0.1:18000")
+        if not (xds.node_id and xds.node_cluster):
+            raise ConfigError("an Envoy that uses xDS needs a node id and a node cluster")
+
     def _check_names(self) -> None:
         ids = Counter(upstream.id for upstream in self.upstreams)
-        for name in (*ids, *self.pools):
+        for name in (*ids, *self.pools, self.default_pool):
             if not _NAME.fullmatch(name):
                 raise ConfigError(f"'{name}' is no name for a backend or pool: letters, digits and . _ : - alone")
         clusters = Counter([EXTPROC_CLUSTER, *self.pools])
+        if self.xds is not None:
+            clusters += Counter([XDS_CLUSTER, self.default_pool])
         if self.shape is Shape.INSTANCE:
             clusters += ids
         for counted, what in ((ids, "backends"), (clusters, "clusters")):
@@ -108,8 +134,8 @@ class EnvoySettings:
 
     @property
     def default_pool(self) -> str:
-        """The pool that takes what comes without a decision: the first one."""
-        return self.upstreams[0].cluster
+        """The pool that takes what comes without a decision: the first one, or with xDS the one that is named."""
+        return self.upstreams[0].cluster if self.upstreams else self.pool
 
     @property
     def named_hosts(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import signal
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.kv_log import KvLog
@@ -33,10 +33,8 @@ from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service, Shell
+from extproc.server.tasks import begin, end
 from extproc.stream.messages import CountTokens
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
 _HEALTH_LAG_S = 1.5
@@ -110,26 +108,6 @@ async def serve(settings: ServeSettings) -> None:
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:
     """Have the tokens counted that an exchange wishes to know; None if that is not possible in time."""
     return await tokenizers.count(wish.model, wish.what, wish.want_ids)
-
-
-def begin(name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Run something beside the service. It ought never to end: if it dies, the log says so at once."""
-
-    def ended(task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("%s died; serving on without it", name, exc_info=error)
-
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(ended)
-    return task
-
-
-async def end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel all and wait until they have ended, however each of them does."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def first_state(

@@ -21,7 +21,8 @@ from extproc.observe.metrics import Metrics
 from extproc.server import run
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
-from extproc.server.run import begin, end, first_state, gauges
+from extproc.server.run import first_state, gauges
+from extproc.server.tasks import begin, end
 from extproc.stream.messages import Place, TakePlace
 from tests.core.builders import blocks, instance, router
 from tests.redis_server import RedisServer

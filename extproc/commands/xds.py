@@ -1,0 +1,92 @@
+"""`extproc xds`: the control plane, clusters and endpoints from the registry to every Envoy that asks."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from extproc.commands.numbers import seconds, seconds_or_zero
+from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
+from extproc.config import environment, host_port
+from extproc.control.settings import EnvoySettings, Shape, XdsSource
+
+HELP = "xDS control plane: clusters and endpoints from the registry"
+EXAMPLE = "extproc xds --listen 127.0.0.1:18000 --redis-url redis://127.0.0.1:6379/0"
+
+_SHAPE = """pool: a cluster a pool, as agents name it, with its instances as endpoints; instance: a cluster an instance,
+as agents name it (--cluster ID), and one pool of all, for what comes without a decision (default: %(default)s)"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags: where things are, what the clusters are like, when an instance is given up."""
+    add = parser.add_argument
+    add(
+        "--listen",
+        default=environment("XDS_LISTEN", "127.0.0.1:18000"),
+        metavar="HOST:PORT",
+        help="where Envoys call, and health checks (default: %(default)s; port 0 takes a free one)",
+    )
+    add(
+        "--metrics-listen",
+        default=environment("XDS_METRICS_LISTEN", "127.0.0.1:18001"),
+        metavar="HOST:PORT",
+        help="pages /metrics and /xds (default: %(default)s)",
+    )
+    add("--shape", choices=tuple(Shape), default=Shape.POOL, help=_SHAPE)
+    add("--pool", default="pool", metavar="NAME", help="the pool of all in the shape instance (default: %(default)s)")
+    add(
+        "--forget-after-s",
+        type=seconds_or_zero,
+        default=60.0,
+        metavar="S",
+        help="seconds that an instance stays known, as unhealthy, after its record ran out (default: %(default)s)",
+    )
+    add(
+        "--settle-s",
+        type=seconds_or_zero,
+        default=5.0,
+        metavar="S",
+        help="seconds that agents get to come back, if the registry is empty at the start (default: %(default)s)",
+    )
+    add(
+        "--upstream-idle-s",
+        type=seconds,
+        default=EnvoySettings.__dataclass_fields__["upstream_idle_s"].default,
+        metavar="S",
+        help="seconds until Envoy closes an idle connection to an instance; less than its own (default: %(default)s)",
+    )
+    add(
+        "--health-path",
+        default="",
+        metavar="PATH",
+        help="such as /health: Envoy itself asks the pools' instances as well (default: the agents' word counts)",
+    )
+    add_redis_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    import uvloop
+
+    from extproc.server.xds_run import XdsSettings, run_xds
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    envoy = EnvoySettings(
+        xds=XdsSource(),
+        shape=Shape(args.shape),
+        pool=args.pool,
+        upstream_idle_s=args.upstream_idle_s,
+        health_path=args.health_path,
+    )
+    settings = XdsSettings(
+        listen=host_port(args.listen),
+        pages=host_port(args.metrics_listen),
+        redis=redis_settings(args),
+        fleet=args.fleet,
+        envoy=envoy,
+        forget_after_s=args.forget_after_s,
+        settle_s=args.settle_s,
+    )
+    uvloop.run(run_xds(settings))
+    return 0

@@ -1,0 +1,73 @@
+"""Puts the control plane together and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from dataclasses import dataclass, field
+
+from extproc.adapters.redis_settings import RedisSettings
+from extproc.adapters.registry import Registry
+from extproc.control.settings import EnvoySettings, XdsSource
+from extproc.control.xds.membership import FORGET_AFTER_S, Membership
+from extproc.control.xds.resources import Resources
+from extproc.core.fleet import Fleet
+from extproc.observe.xds_metrics import XdsMetrics
+from extproc.server.tasks import begin, end
+from extproc.server.xds_keeper import SETTLE_S, Keeper
+from extproc.server.xds_pages import Pages, gauges, status
+from extproc.server.xds_service import Discovery, XdsService
+
+log = logging.getLogger("extproc.xds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XdsSettings:
+    """What `extproc xds` needs to know."""
+
+    listen: tuple[str, int] = ("127.0.0.1", 18000)
+    pages: tuple[str, int] = ("127.0.0.1", 18001)  # metrics, status
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    fleet: str = "default"
+    envoy: EnvoySettings = field(default_factory=lambda: EnvoySettings(xds=XdsSource()))  # what clusters are like
+    forget_after_s: float = FORGET_AFTER_S  # an instance whose record ran out
+    settle_s: float = SETTLE_S  # after an empty registry, until its first instances are published
+
+
+async def run_xds(settings: XdsSettings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError if an address cannot be listened on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    fleet = Fleet()
+    membership = Membership(settings.envoy.shape, settings.envoy.default_pool, settings.forget_after_s)
+    metrics = XdsMetrics(lambda: gauges(discovery, membership, fleet, time.monotonic()))
+    discovery = Discovery(metrics)
+    keeper = Keeper(fleet, membership, Resources(settings.envoy), discovery, metrics, settings.settle_s)
+    service = XdsService(discovery)
+    pages = Pages(metrics.page, lambda: status(discovery, membership))
+
+    async def report_healthy() -> None:
+        await keeper.first_published.wait()
+        await service.serving()
+        pools = ", ".join(sorted({endpoint.pool for endpoint in membership.endpoints}))
+        log.info("the fleet is known: %s instances are published; pools: %s", len(membership.endpoints), pools)
+
+    async with Registry(settings.redis, settings.fleet) as registry:
+        tasks = [
+            begin("registry", registry.watch(fleet, keeper.take)),
+            begin("keeper", keeper.run()),
+            begin("health", report_healthy()),
+        ]
+        try:
+            pages_port = await pages.start(*settings.pages)
+            port = service.bind(settings.listen)
+            await service.start()
+            log.info("serving xDS on port %s, pages on port %s", port, pages_port)
+            await stop.wait()
+        finally:
+            await service.stop()
+            await pages.stop()
+            await end(tasks)

@@ -1,0 +1,138 @@
+"""The whole fleet with nothing written down: engines, agents, the router, and an Envoy that learns of them by xDS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI, OpenAIError
+
+from extproc.adapters.http_client import HttpClient
+from extproc.adapters.registry import Registry
+from extproc.control.bootstrap import bootstrap
+from extproc.control.settings import EnvoySettings, Shape, XdsSource
+from extproc.core.instance import Lifecycle
+from extproc.demo.processes import Child, Processes, wait_for_line
+from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, Stack, start_engines
+from tests.e2e.eventually import eventually
+from tests.envoy_process import EnvoyProcess, free_port
+from tests.redis_server import RedisServer
+
+READY_S = 60.0
+LONG_TOKENS = 1000  # at about 7 ms each
+
+
+@dataclass
+class Mesh:
+    """Router, control plane and Envoy, without any engine at first."""
+
+    shape: Shape
+    processes: Processes
+    redis_url: str
+    envoy: EnvoyProcess
+    openai: AsyncOpenAI
+    stack: Stack
+    http: HttpClient
+
+    async def start(self, spec: EngineSpec) -> tuple[Backend, Child]:
+        """An engine and its agent."""
+        (backend,) = await start_engines(self.processes, [spec])
+        cluster = spec.id if self.shape is Shape.INSTANCE else "pool"
+        told = ("--id", spec.id, "--hardware", spec.hardware, "--cluster", cluster, "--period-s", "0.2")
+        agent = await self.processes.start_extproc(
+            f"agent-{spec.id}",
+            "agent",
+            "--backend",
+            f"http://{HOST}:{backend.port}",
+            *told,
+            "--redis-url",
+            self.redis_url,
+        )
+        return backend, agent
+
+    async def ask(self) -> str | None:
+        """The instance that was chosen for a small request; None if that failed or nobody was chosen."""
+        before = len(await self.stack.decisions(self.http))
+        try:
+            await self.openai.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=2
+            )
+        except OpenAIError:
+            return None
+        decisions = await self.stack.decisions(self.http)
+        return decisions[-1]["instance"] if len(decisions) > before else None
+
+    async def count(self, what: str, backend: Backend) -> int | None:
+        """Of Envoy's requests to an instance, `rq_total` or `rq_active`; None if Envoy does not know the instance."""
+        page = await asyncio.to_thread(self.envoy.page, "/clusters")
+        mine = [line for line in page.splitlines() if f"::{HOST}:{backend.port}::{what}::" in line]
+        if not mine:
+            return None
+        return sum(int(line.rpartition("::")[2]) for line in mine)
+
+
+@asynccontextmanager
+async def mesh(folder: Path, shape: Shape) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        redis = stack.enter_context(RedisServer("valkey", folder))
+        processes = await stack.enter_async_context(Processes(folder))
+        anywhere = ("--listen", f"{HOST}:0", "--metrics-listen", f"{HOST}:0", "--redis-url", redis.url)
+        serve = await processes.start_extproc("serve", "serve", *anywhere, "--drain-s", "1")
+        xds = await processes.start_extproc("xds", "xds", *anywhere, "--shape", shape, "--settle-s", "0")
+        router = await wait_for_line(serve, r"ext_proc on port (\d+), pages on port (\d+)", READY_S)
+        plane = await wait_for_line(xds, r"xDS on port (\d+)", READY_S)
+        settings = EnvoySettings(
+            xds=XdsSource(servers=((HOST, int(plane[1])),)),
+            workers=((HOST, int(router[1])),),
+            listen=(HOST, free_port()),
+            admin=(HOST, free_port()),
+            message_timeout_s=30.0,
+        )
+        envoy = EnvoyProcess(bootstrap(settings), folder)
+        stack.callback(envoy.stop)
+        url = f"http://{HOST}:{settings.listen[1]}"
+        yield Mesh(
+            shape,
+            processes,
+            redis.url,
+            envoy,
+            await stack.enter_async_context(AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)),
+            Stack((), redis.url, url, "", f"http://{HOST}:{router[2]}", serve),
+            await stack.enter_async_context(HttpClient(timeout_s=30.0)),
+        )
+
+
+@pytest.mark.parametrize("shape", Shape)
+async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp_path: Path) -> None:
+    """A faster engine takes over as soon as it is Ready; when it is taken away, its running answer is whole."""
+    async with mesh(tmp_path, shape) as made, Registry(made.redis_url) as registry:
+        await made.start(EngineSpec("slow", "l40s"))
+        await asyncio.to_thread(made.envoy.start)
+        await eventually(made.ask, lambda chosen: chosen == "slow")
+
+        fast, agent = await made.start(EngineSpec("fast", "h100_sxm"))
+        await eventually(made.ask, lambda chosen: chosen == "fast")
+        assert await made.count("rq_total", fast)
+
+        stream = await made.openai.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "a long story"}],
+            max_tokens=LONG_TOKENS,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [await anext(stream)]
+        await registry.order("fast", Lifecycle.DRAINING)
+        await eventually(made.ask, lambda chosen: chosen == "slow")
+        await made.processes.stop(agent)
+        assert await made.count("rq_active", fast) == 1
+        await registry.remove("fast")
+        await eventually(lambda: made.count("rq_active", fast), lambda active: active is None)
+        assert await made.ask() == "slow"
+        chunks += [chunk async for chunk in stream]
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == LONG_TOKENS
