@@ -10,7 +10,7 @@ from pathlib import Path
 
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.core.snapshot import Policy
-from extproc.core.speed_records import KindRecord
+from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import ConfigError
 from extproc.stream.exchange import Rules
 

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from extproc.adapters import yaml_files
-from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
-from extproc.core.zones import UNLISTED, Crossing, Zones
+from extproc.core.fleet.zones import UNLISTED, Crossing, Zones
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 
 _MAY_BE_NOTHING = {"value_per_hour", *(each.name for each in fields(Slo))}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
-from extproc.core.classes import DEFAULT_CLASSES
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
-from extproc.core.zones import UNLISTED, Crossing
+from extproc.core.fleet.zones import UNLISTED, Crossing
+from extproc.core.pricing.classes import DEFAULT_CLASSES
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.request import RequestClass
 from extproc.policy_file import OperatorPolicy, load_policy
 
 FULL = """

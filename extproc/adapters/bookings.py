@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.persistence import persist
-from extproc.core.sharing import HEARTBEAT_S, LEASE_S, Sharing
+from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S, Sharing
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extproc.adapters.redis_link import Link
-    from extproc.core.ledger import Ledger
+    from extproc.core.flight.ledger import Ledger
 
 BATCH_S = 0.004  # at most 250 messages a second from each router; 83 in a dozen routers and more
 _FAREWELL_S = 1.0  # it spares peers the rest of our lease, no more

@@ -20,9 +20,9 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from extproc.adapters.kv_frames import END_OF_REPLAY, SEQ_BYTES, KvEventsError, read_frame, read_seq
-from extproc.core.kv_delta import KvDelta
-from extproc.core.kv_fold import KvFold
-from extproc.core.kv_sequence import KvSequence
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.kv_sequence import KvSequence
 from extproc.errors import ConfigError
 
 # The monitor's event for "the other side is there (again)", whichever side connected.

@@ -1,4 +1,4 @@
-"""The bytes of KV events: frames as vLLM, SGLang and TensorRT-LLM publish them, read into `core.kv_fold`'s events.
+"""The bytes of KV events: frames as vLLM, SGLang and TensorRT-LLM publish them, read as `prefixes.kv_fold`'s events.
 
 A frame is (topic, number as 8 bytes big-endian, msgpack). The msgpack is a batch, `[ts, [events], rank]` or, in the
 newest vLLM, a map with `ts`, `events` and `data_parallel_rank`. Events are maps with a `type` (vLLM from 0.30 on,
@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import xxhash
 
-from extproc.core.kv_delta import KvTier
-from extproc.core.kv_fold import Cleared, Event, Removed, Stored
-from extproc.core.kv_sequence import Frame
+from extproc.core.prefixes.kv_delta import KvTier
+from extproc.core.prefixes.kv_fold import Cleared, Event, Removed, Stored
+from extproc.core.prefixes.kv_sequence import Frame
 
 SEQ_BYTES = 8
 END_OF_REPLAY = b"\xff" * SEQ_BYTES  # in the place of a number

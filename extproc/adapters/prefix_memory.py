@@ -12,7 +12,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from extproc.core.prefix_merge import merged_dumps
+from extproc.core.prefixes.prefix_merge import merged_dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

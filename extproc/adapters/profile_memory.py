@@ -1,8 +1,8 @@
 """What routers have learned of profiles, kept in Redis for each other and for a router that starts.
 
-One hash for a fleet with a field for each router, JSON as `core.speed_records` has it. Each router writes its own field
-and drops those that have not been written for long; the times are the server's. A fleet's records take long to write
-and to read, so that is done in slices.
+One hash for a fleet with a field for each router, JSON as `core.speeds.speed_records` has it. Each router writes its
+own field and drops those that have not been written for long; the times are the server's. A fleet's records take long
+to write and to read, so that is done in slices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from extproc.adapters.slices import in_slices
-from extproc.core.speed_records import KindRecord, decode_kind, encode_kind
+from extproc.core.speeds.speed_records import KindRecord, decode_kind, encode_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -14,14 +14,14 @@ import msgspec
 from extproc.adapters.persistence import persist
 from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
-from extproc.core.events import DEFAULT_TTL_S, Event, Record, State, Unusable, decode_event, decode_instance
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.fleet.events import DEFAULT_TTL_S, Event, Record, State, Unusable, decode_event, decode_instance
+from extproc.core.values.instance import Instance, Lifecycle
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from extproc.core.fleet import Change, Fleet
+    from extproc.core.fleet.fleet import Change, Fleet
 
 # Agents that say nothing for this long may have a server that takes no writes. Shorter than a fleet's recovery and the
 # age at which instances count as stale: the server must be doubted before they are.

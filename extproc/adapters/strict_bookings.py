@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from extproc.adapters.bookings import BATCH_S
 from extproc.adapters.persistence import persist
 from extproc.adapters.redis_link import Script
-from extproc.core.sharing import HEARTBEAT_S, LEASE_S
+from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Self, TypeAlias
 
 from extproc.adapters.chat_template import TemplateError
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
-from extproc.core.request import Countable
-from extproc.core.tokens import ExactCount
+from extproc.core.tokens.tokens import ExactCount
+from extproc.core.values.request import Countable
 
 DEFAULT_BUDGET_S = 0.05
 MAX_TEXT_CHARS = 4 * 1024 * 1024

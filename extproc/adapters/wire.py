@@ -13,8 +13,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from extproc.core.outcome import Features, Outcome
-from extproc.core.verdict import Attempt
+from extproc.core.health.verdict import Attempt
+from extproc.core.values.outcome import Features, Outcome
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
     EXPLANATION_HEADER,

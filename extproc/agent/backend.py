@@ -13,9 +13,9 @@ import msgspec
 
 from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.kv_events import KvEventsSettings
-from extproc.core.events import fault
-from extproc.core.instance import Capability, Instance, Lifecycle, Role
-from extproc.core.profile import KNOWN_HARDWARE
+from extproc.core.fleet.events import fault
+from extproc.core.speeds.profile import KNOWN_HARDWARE
+from extproc.core.values.instance import Capability, Instance, Lifecycle, Role
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

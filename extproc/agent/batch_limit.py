@@ -6,7 +6,7 @@ run. A long prefill holds requests back too, for some looks; therefore only the 
 
 from __future__ import annotations
 
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 LOOKS_UNTIL_SURE = 8
 _KV_USAGE_BELOW = 0.8  # from here on, missing blocks may be what keeps requests waiting

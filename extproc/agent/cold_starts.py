@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from extproc.agent.lifecycle import Sight
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from extproc.adapters.engines.reading import Reading
-from extproc.core.instance import Host, Instance
+from extproc.core.values.instance import Host, Instance
 
 if TYPE_CHECKING:
     from extproc.agent.backend import Backend

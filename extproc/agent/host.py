@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extproc.core.instance import Host
+from extproc.core.values.instance import Host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extproc.core.kv_fold import KvFold
-    from extproc.core.kv_sequence import KvSequence
+    from extproc.core.prefixes.kv_fold import KvFold
+    from extproc.core.prefixes.kv_sequence import KvSequence
 
 
 class KvLosses:

@@ -13,16 +13,16 @@ from extproc.adapters.kv_events import KvEventsSettings, follow
 from extproc.adapters.kv_log import START
 from extproc.agent.kv_losses import KvLosses
 from extproc.agent.kv_silence import PATIENCE_S, KvSilence
-from extproc.core import kv_delta
-from extproc.core.instance import Lifecycle
-from extproc.core.kv_delta import KvDelta
-from extproc.core.kv_fold import KvFold
-from extproc.core.kv_freshness import BEAT_EVERY_S
+from extproc.core.prefixes import kv_delta
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.kv_freshness import BEAT_EVERY_S
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     from extproc.adapters.kv_log import KvLog
-    from extproc.core.instance import Instance
+    from extproc.core.values.instance import Instance
 
 DEFAULT_HOLD_EVERY_S = 15.0  # well within the log's time to live
 DEFAULT_TELL_LOSSES_EVERY_S = 60.0

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 
 if TYPE_CHECKING:
-    from extproc.core.instance import Instance
+    from extproc.core.values.instance import Instance
 
 FAILURES_UNTIL_UNHEALTHY = 3
 _ASLEEP = "asleep: serves nothing until it is woken"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.values.instance import Lifecycle, Load
 
 _CALM_LOOKS = 3  # idle and unchanged in a row, before the period grows
 _GROWTH = 1.5

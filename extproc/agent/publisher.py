@@ -19,7 +19,7 @@ from extproc.agent.kv_writer import KvWriter
 from extproc.agent.lifecycle import LifecycleTracker, Standing
 from extproc.agent.pace import Pace
 from extproc.agent.probe import Look, look
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:

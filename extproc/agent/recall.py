@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from extproc.adapters.registry import Registry
-    from extproc.core.events import Record
+    from extproc.core.fleet.events import Record
 
 _FRESH_S = 1.0  # one reading of the registry serves all backends that begin together
 

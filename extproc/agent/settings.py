@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from extproc.agent.pace import Periods
-from extproc.core.events import DEFAULT_TTL_S
+from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

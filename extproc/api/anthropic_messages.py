@@ -10,8 +10,8 @@ from extproc.api.body import Body, BodyError, count_of, list_of, model_of, objec
 from extproc.api.content import Content, json_text, marked
 from extproc.api.conversations import of_anthropic
 from extproc.api.hints import hints_of
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 # Claude Code's first system block, different in every request; vLLM drops it, as do most that serve other models.
 _BILLING = "x-anthropic-billing-header"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from extproc.core.placement import parse_placement
-from extproc.core.request import Caller, RequestClass
+from extproc.core.values.placement import parse_placement
+from extproc.core.values.request import Caller, RequestClass
 
 _NOBODY = Caller()
 _LONGEST = 200  # characters of a name that a client chooses
@@ -28,7 +28,7 @@ class Trust:
     priority_header: str = ""
     timeout_header: str = ""  # seconds, or milliseconds with "ms" behind the number
     class_header: str = ""  # interactive, long_context or batch
-    placement_header: str = ""  # where it must be computed, in the grammar of `core.placement`
+    placement_header: str = ""  # where it must be computed, in the grammar of `core.values.placement`
     body_priority: bool = False  # the body's own `priority` field
     explain_header: str = ""  # whoever sends it is told in the answer's headers why the request went where it went
     explain_secret: str = ""  # which that header must hold then; "": any value will do

@@ -15,7 +15,7 @@ import xxhash
 
 from extproc.api import media
 from extproc.api.body import MAX_DEPTH, MAX_PARTS, Body, BodyError, object_of
-from extproc.core.instance import Capability
+from extproc.core.values.instance import Capability
 
 MARK = "\x1e"
 """Starts every message, before its role: the record separator, which clients' texts do not contain."""

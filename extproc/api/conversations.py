@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from extproc.api.body import Body
-from extproc.core.request import Conversation
+from extproc.core.values.request import Conversation
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
 

@@ -12,7 +12,7 @@ from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
 from extproc.api.prompts import Prompts, prompts_of
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 _TEXTS = ("text", "inputs", "text_input", "prompt", "input_ids", "token_ids")
 _PARAMETERS = ("sampling_params", "parameters")

@@ -8,8 +8,8 @@ from enum import StrEnum
 import orjson
 
 from extproc.api.body import BodyError
-from extproc.core.decision import Decision, Reason
-from extproc.core.request import Request
+from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.request import Request
 
 
 class Dialect(StrEnum):

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import orjson
 
-from extproc.core.fleet import Member
-from extproc.core.instance import Lifecycle
+from extproc.core.fleet.fleet import Member
+from extproc.core.values.instance import Lifecycle
 
 
 def is_models_page(method: str, path: str) -> bool:

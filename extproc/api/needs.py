@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from extproc.api.body import Body, object_of
-from extproc.core.instance import Capability
+from extproc.core.values.instance import Capability
 
 # Output constrained by a schema, a regular expression or a grammar: vLLM (old names and new), SGLang, llama.cpp.
 _CONSTRAINTS = (

@@ -8,8 +8,8 @@ from extproc.api import media
 from extproc.api.body import BodyError, count_of, optional_model_of
 from extproc.api.hints import hints_of
 from extproc.api.multipart import File, Form
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 _TOKENS_PER_S = 50.0  # Whisper: 1,500 encoder frames for a window of 30 s
 

@@ -10,7 +10,7 @@ from extproc.api.content import Content, json_text, marked
 from extproc.api.conversations import of_chat
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 _TOOLS = ("tools", "functions", "documents")  # what templates print before the first message
 _OWN_TEXT = ("reasoning_content", "reasoning", "refusal")  # what an assistant's message may say beside its content

@@ -8,7 +8,7 @@ from extproc.api.body import Body, choices_of, count_of, model_of
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
 from extproc.api.prompts import Prompts, prompts_of
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 # with these the prompt is more, or less, than its text with the usual tokens around it
 _UNCOUNTABLE = ("suffix", "prompt_embeds", "add_special_tokens", "truncate_prompt_tokens")

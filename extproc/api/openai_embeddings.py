@@ -10,8 +10,8 @@ from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.openai_chat import chat_pieces
 from extproc.api.prompts import Prompts, longest_share, prompts_of
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 _COHERE = ("texts", "images", "inputs")
 

@@ -10,8 +10,8 @@ from extproc.api.content import Content
 from extproc.api.hints import hints_of
 from extproc.api.multipart import Form
 from extproc.api.openai_audio import digest_of
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 
 def parse_generation(body: Body) -> Prompt:

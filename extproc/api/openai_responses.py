@@ -10,7 +10,7 @@ from extproc.api.content import Content, json_text, marked, part_text
 from extproc.api.conversations import of_responses
 from extproc.api.hints import hints_of
 from extproc.api.needs import needs_of
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 _STORED = ("previous_response_id", "conversation", "prompt")  # what may stand in the place of `input`
 

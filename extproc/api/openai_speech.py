@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extproc.api.body import Body, BodyError, optional_model_of
 from extproc.api.hints import hints_of
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 
 def parse(body: Body) -> Prompt:

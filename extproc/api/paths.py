@@ -29,7 +29,7 @@ from extproc.api import (
 from extproc.api.body import Body, decode
 from extproc.api.errors import Dialect
 from extproc.api.multipart import Form, decode_form, is_form
-from extproc.core.request import Prompt
+from extproc.core.values.request import Prompt
 
 Parser = Callable[[bytes, str], Prompt]
 """Body and content type to the prompt; raises BodyError and nothing else."""

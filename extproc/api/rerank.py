@@ -10,8 +10,8 @@ from typing import Any
 from extproc.api.body import MAX_MESSAGES, Body, BodyError, optional_model_of
 from extproc.api.content import Content
 from extproc.api.hints import hints_of
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 _QUERIES = ("query", "queries", "text_1", "data_1")
 _DOCUMENTS = ("documents", "texts", "items", "text_2", "data_2")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from extproc.api.body import Body, optional_model_of
 from extproc.api.hints import hints_of
 from extproc.api.openai_embeddings import embedding_prompt
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 
 def parse_tokenize(body: Body) -> Prompt:

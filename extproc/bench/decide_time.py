@@ -11,9 +11,9 @@ import msgspec
 
 from extproc.bench.request_path import bench_instance, bench_router
 from extproc.core.decide import decide
-from extproc.core.events import Published
-from extproc.core.instance import Load
-from extproc.core.request import Request
+from extproc.core.fleet.events import Published
+from extproc.core.values.instance import Load
+from extproc.core.values.request import Request
 
 FLEETS = (32, 64, 1000)
 _PROMPT_TOKENS = 1000  # of each prompt

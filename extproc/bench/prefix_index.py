@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from resource import getpagesize
 
-from extproc.core.prefix import PrefixIndex
+from extproc.core.prefixes.prefix import PrefixIndex
 
 CHAIN_BLOCKS = 512
 TYPICAL_BLOCKS = 32  # 8 KiB of prompt

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from extproc.adapters.registry import Registry
-from extproc.core.fleet import Change, Fleet
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.values.instance import Instance, Lifecycle, Load
 
 _FLEET = "bench-push"
 _PATIENCE_S = 10.0

@@ -17,8 +17,8 @@ from extproc.adapters.kv_log import START, KvLog
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
-from extproc.core.fleet import Fleet
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.values.instance import Instance, Lifecycle, Load
 
 _DELTA_BYTES = 1024  # one append a second: the blocks that ten requests a second of 4,000 tokens add and drop
 _SNAPSHOT_BYTES = 200_000  # 25,000 blocks of 8 bytes, an H100 with a 70B model

@@ -10,9 +10,9 @@ from statistics import median
 import orjson
 
 from extproc.adapters import wire
-from extproc.core.events import Published
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.fleet.events import Published
 from extproc.core.router import Router
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import Errand, RequestBody, RequestHeaders
 

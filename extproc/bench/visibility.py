@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
-from extproc.core.ledger import Ledger
-from extproc.core.work import OURS, Reservation
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.work import OURS, Reservation
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -19,9 +19,9 @@ from extproc.agent.backend import Backend, KvEvents
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
-from extproc.core.events import DEFAULT_TTL_S
-from extproc.core.instance import Role
-from extproc.core.profile import KNOWN_HARDWARE
+from extproc.core.fleet.events import DEFAULT_TTL_S
+from extproc.core.speeds.profile import KNOWN_HARDWARE
+from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 
 from extproc.config import environment, header_name, host_port
 from extproc.control.settings import EnvoySettings, Shape, Upstream, XdsSource
-from extproc.core.hand_over import HandOver
+from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
 HELP = "print a complete Envoy bootstrap, or just the fragments for an existing mesh"

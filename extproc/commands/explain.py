@@ -20,8 +20,8 @@ from extproc.adapters.http_client import HttpClient
 from extproc.commands import serve
 from extproc.commands.redis_arguments import redis_settings
 from extproc.config import environment
-from extproc.core.explanation import Explanation, explain
-from extproc.core.explanation_text import as_text
+from extproc.core.reasons.explanation import Explanation, explain
+from extproc.core.reasons.explanation_text import as_text
 from extproc.errors import ConfigError, ExtprocError
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import Answer, CountTokens, PassOn, RequestBody, RequestHeaders

@@ -14,15 +14,15 @@ from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
 from extproc.commands import fleet_profiles
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
-from extproc.core.fleet import Fleet, Member
-from extproc.core.instance import Lifecycle
-from extproc.core.speeds_told import merge
+from extproc.core.fleet.fleet import Fleet, Member
+from extproc.core.speeds.speeds_told import merge
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-    from extproc.core.instance import Host, Instance
+    from extproc.core.values.instance import Host, Instance
 
 HELP = "Show the live fleet; drain, resume or remove an instance."
 EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from extproc.core.speed import Speed
-from extproc.core.speed_records import profile_of, uncertainty
-from extproc.core.step_times import Phase
+from extproc.core.speeds.speed import Speed
+from extproc.core.speeds.speed_records import profile_of, uncertainty
+from extproc.core.speeds.step_times import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from extproc.core.speed_records import KindRecord
+    from extproc.core.speeds.speed_records import KindRecord
 
 _PROMPTS_TOKENS = (512, 2048, 8192)
 _BATCHES = (1, 16, 64)

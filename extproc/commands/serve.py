@@ -12,9 +12,9 @@ from extproc.api.caller import Trust
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name, host_port
-from extproc.core.hand_over import HandOver
+from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
-from extproc.core.speed_records import KindRecord, decode
+from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
 from extproc.policy_file import OperatorPolicy, load_policy
 from extproc.stream.exchange import Rules

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from extproc.core.hand_over import HEADERS, HandOver
+from extproc.core.pairs.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
 
 HostPort = tuple[str, int]

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from extproc.core.arrays import Flags, Floats
-from extproc.core.communication import way_to
-from extproc.core.constraints import Demand, misfit, room_tokens
-from extproc.core.decision import Rejection
-from extproc.core.fleet import Member
-from extproc.core.host_pressure import waits
-from extproc.core.instance import Instance, Lifecycle
-from extproc.core.limits import limits_of
-from extproc.core.money import typical_price
-from extproc.core.pace import MEMORY_S
-from extproc.core.request import KvLayout
-from extproc.core.work import Work, block_size_tokens, step_tokens
+from extproc.core.eligibility.constraints import Demand, misfit, room_tokens
+from extproc.core.eligibility.limits import limits_of
+from extproc.core.fleet.fleet import Member
+from extproc.core.flight.pace import MEMORY_S
+from extproc.core.flight.work import Work, block_size_tokens, step_tokens
+from extproc.core.pricing.communication import way_to
+from extproc.core.pricing.host_pressure import waits
+from extproc.core.pricing.money import typical_price
+from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.decision import Rejection
+from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.request import KvLayout
 
 if TYPE_CHECKING:
     from extproc.core.snapshot import Policy, Snapshot

@@ -7,13 +7,13 @@ from itertools import chain
 
 import numpy as np
 
-from extproc.core.arrays import Flags, Floats
-from extproc.core.cached import Cached
-from extproc.core.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
-from extproc.core.cost import Pricing
-from extproc.core.decision import Decision, Rejection
-from extproc.core.request import Request
+from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
+from extproc.core.prefixes.cached import Cached
+from extproc.core.pricing.cost import Pricing
 from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.decision import Decision, Rejection
+from extproc.core.values.request import Request
 
 
 def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from extproc.core.beliefs import Beliefs
-from extproc.core.output_lengths import AnswerKind, Expected
-from extproc.core.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
-from extproc.core.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
-from extproc.core.tokens import Estimate, ExactCount
-from extproc.core.work import DEFAULT_BLOCK_SIZE_TOKENS
+from extproc.core.flight.work import DEFAULT_BLOCK_SIZE_TOKENS
+from extproc.core.prefixes.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
+from extproc.core.tokens.beliefs import Beliefs
+from extproc.core.tokens.output_lengths import AnswerKind, Expected
+from extproc.core.tokens.tokens import Estimate, ExactCount
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
 
 _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
 

@@ -7,34 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from extproc.core.backpressure import Backpressure
-from extproc.core.beliefs import Beliefs
 from extproc.core.columns import Columns
-from extproc.core.cooldown import Cooldowns
 from extproc.core.decide import decide
-from extproc.core.decision import Candidate, Decision
-from extproc.core.fleet import Change, Fleet
-from extproc.core.hand_over import HandOver
-from extproc.core.health import Health
-from extproc.core.instance import Instance
-from extproc.core.kv_index import KvIndex
-from extproc.core.ledger import Ledger
-from extproc.core.limits import limits_of
-from extproc.core.load_meter import LoadMeter, MetLoad
-from extproc.core.loading import Adapters
-from extproc.core.outcome import Features, Outcome
-from extproc.core.paired import paired
-from extproc.core.prefix import PrefixIndex
-from extproc.core.prefix_trust import PrefixTrust
-from extproc.core.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
-from extproc.core.recent_prefixes import RecentPrefixes
-from extproc.core.request import Request
-from extproc.core.slow_start import WarmUps
+from extproc.core.eligibility.limits import limits_of
+from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.load_meter import LoadMeter, MetLoad
+from extproc.core.flight.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
+from extproc.core.flight.work import Reservation, block_size_tokens
+from extproc.core.health.backpressure import Backpressure
+from extproc.core.health.cooldown import Cooldowns
+from extproc.core.health.health import Health
+from extproc.core.health.slow_start import WarmUps
+from extproc.core.health.verdict import Attempt
+from extproc.core.pairs.hand_over import HandOver
+from extproc.core.pairs.paired import paired
+from extproc.core.prefixes.kv_index import KvIndex
+from extproc.core.prefixes.prefix import PrefixIndex
+from extproc.core.prefixes.prefix_trust import PrefixTrust
+from extproc.core.prefixes.recent_prefixes import RecentPrefixes
+from extproc.core.pricing.loading import Adapters
+from extproc.core.pricing.tail import TtftTail
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.speed_records import KindRecord
-from extproc.core.tail import TtftTail
-from extproc.core.verdict import Attempt
-from extproc.core.work import Reservation, block_size_tokens
+from extproc.core.speeds.speed_records import KindRecord
+from extproc.core.tokens.beliefs import Beliefs
+from extproc.core.values.decision import Candidate, Decision
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Features, Outcome
+from extproc.core.values.request import Request
 
 # KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
 _DEFAULT_KV_TOKENS = 400_000

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extproc.core.backpressure import Backpressure
-from extproc.core.beliefs import Beliefs
-from extproc.core.classes import ClassPolicy
 from extproc.core.columns import Columns
-from extproc.core.cooldown import Cooldowns
-from extproc.core.fleet import Member
-from extproc.core.hand_over import HandOver
-from extproc.core.kv_index import KvIndex
-from extproc.core.ledger import Ledger
-from extproc.core.loading import Adapters
-from extproc.core.prefix import MAX_ENTRIES, PrefixIndex
-from extproc.core.prefix_trust import PrefixTrust
-from extproc.core.recent_prefixes import RecentPrefixes
-from extproc.core.slow_start import WarmUps
-from extproc.core.tail import TtftTail
-from extproc.core.zones import Zones
+from extproc.core.fleet.fleet import Member
+from extproc.core.fleet.zones import Zones
+from extproc.core.flight.ledger import Ledger
+from extproc.core.health.backpressure import Backpressure
+from extproc.core.health.cooldown import Cooldowns
+from extproc.core.health.slow_start import WarmUps
+from extproc.core.pairs.hand_over import HandOver
+from extproc.core.prefixes.kv_index import KvIndex
+from extproc.core.prefixes.prefix import MAX_ENTRIES, PrefixIndex
+from extproc.core.prefixes.prefix_trust import PrefixTrust
+from extproc.core.prefixes.recent_prefixes import RecentPrefixes
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.pricing.loading import Adapters
+from extproc.core.pricing.tail import TtftTail
+from extproc.core.tokens.beliefs import Beliefs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

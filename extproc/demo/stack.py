@@ -17,7 +17,7 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
-from extproc.core.hand_over import HandOver
+from extproc.core.pairs.hand_over import HandOver
 from extproc.demo.processes import Child, Processes, ended, find_program, wait_for_line
 from extproc.errors import ProcessError
 

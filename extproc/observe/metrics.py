@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from extproc.core.degradation import Rung
-from extproc.core.measured import prediction_errors
-from extproc.core.outcome import Features, Outcome
-from extproc.core.output_lengths import Calibration
+from extproc.core.fleet.degradation import Rung
+from extproc.core.reasons.measured import prediction_errors
+from extproc.core.tokens.output_lengths import Calibration
+from extproc.core.values.outcome import Features, Outcome
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from extproc.core.decision import Decision
-from extproc.core.explanation import Explanation
-from extproc.core.outcome import Outcome
-from extproc.core.request import Request
+from extproc.core.reasons.explanation import Explanation
+from extproc.core.values.decision import Decision
+from extproc.core.values.outcome import Outcome
+from extproc.core.values.request import Request
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extproc.core.explanation import Explanation, Material, explain
-from extproc.core.measured import Measured, measured
-from extproc.core.outcome import Features, Outcome
+from extproc.core.reasons.explanation import Explanation, Material, explain
+from extproc.core.reasons.measured import Measured, measured
+from extproc.core.values.outcome import Features, Outcome
 
 MOST_DECISIONS = 200
 MOST_REJECTIONS = 20_000  # some 100 bytes each

@@ -15,10 +15,10 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.kv_log import KvLog, KvNews, Whole
-from extproc.core import kv_delta
-from extproc.core.instance import Lifecycle
-from extproc.core.kv_delta import KvDelta, KvDeltaError, merged, pieces
-from extproc.core.kv_freshness import KvFreshness
+from extproc.core.prefixes import kv_delta
+from extproc.core.prefixes.kv_delta import KvDelta, KvDeltaError, merged, pieces
+from extproc.core.prefixes.kv_freshness import KvFreshness
+from extproc.core.values.instance import Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

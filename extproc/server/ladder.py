@@ -7,7 +7,7 @@ import logging
 import time
 from typing import NoReturn
 
-from extproc.core.degradation import Degradation, Ladder, degradation
+from extproc.core.fleet.degradation import Degradation, Ladder, degradation
 from extproc.core.router import Router
 from extproc.observe.metrics import Rungs
 from extproc.server.kv_feed import KvFeed

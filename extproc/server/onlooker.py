@@ -22,7 +22,7 @@ from extproc.server.profile_keeper import ProfileKeeper
 if TYPE_CHECKING:
     from extproc.adapters.registry import Registry
     from extproc.core.snapshot import Policy
-    from extproc.core.speed_records import KindRecord
+    from extproc.core.speeds.speed_records import KindRecord
 
 _KV_BUDGET_S = 5.0  # for what engines tell that they hold; then on without
 

@@ -8,16 +8,16 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.slices import in_slices
-from extproc.core.speed_records import record_of
-from extproc.core.speeds_told import SHARE_EVERY_S, by_kind, merge_kind
+from extproc.core.speeds.speed_records import record_of
+from extproc.core.speeds.speeds_told import SHARE_EVERY_S, by_kind, merge_kind
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from extproc.adapters.profile_memory import ProfileMemory
-    from extproc.core.speed_records import KindRecord
-    from extproc.core.speeds import Speeds
+    from extproc.core.speeds.speed_records import KindRecord
+    from extproc.core.speeds.speeds import Speeds
 
 ALIVE_S = 35.0  # a router that has written within this time counts as alive: three times are missed before it does not
 BUDGET_S = 2.0

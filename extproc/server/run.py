@@ -20,11 +20,11 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
-from extproc.core.decision import CacheSource
-from extproc.core.outcome import Outcome
-from extproc.core.profile import profile_for
 from extproc.core.router import Router
-from extproc.core.tokens import ExactCount
+from extproc.core.speeds.profile import profile_for
+from extproc.core.tokens.tokens import ExactCount
+from extproc.core.values.decision import CacheSource
+from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin

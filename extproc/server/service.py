@@ -16,10 +16,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
-from extproc.core.outcome import Outcome
+from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
-from extproc.core.tokens import ExactCount
-from extproc.core.verdict import Attempt
+from extproc.core.tokens.tokens import ExactCount
+from extproc.core.values.outcome import Outcome
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
 from extproc.stream.exchange import Exchange, Rules

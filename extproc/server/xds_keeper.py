@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from extproc.control.xds.membership import Membership
 from extproc.control.xds.resources import Resources
-from extproc.core.fleet import Change, Fleet
+from extproc.core.fleet.fleet import Change, Fleet
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.xds_service import Discovery
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from extproc.control.config_source import Transport
 from extproc.control.xds.membership import Endpoint, Membership
 from extproc.control.xds.resources import Snapshot
-from extproc.core.fleet import Fleet
+from extproc.core.fleet.fleet import Fleet
 from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsGauges
 from extproc.server.xds_service import KINDS, Discovery, Link

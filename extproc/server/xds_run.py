@@ -13,7 +13,7 @@ from extproc.adapters.registry import Registry
 from extproc.control.settings import EnvoySettings, XdsSource
 from extproc.control.xds.membership import FORGET_AFTER_S, Membership
 from extproc.control.xds.resources import Resources
-from extproc.core.fleet import Fleet
+from extproc.core.fleet.fleet import Fleet
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.tasks import begin, end
 from extproc.server.xds_keeper import SETTLE_S, Keeper

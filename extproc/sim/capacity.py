@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from extproc.core.instance import Role
+from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
 from extproc.sim.capacity_halves import shared_rps
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec

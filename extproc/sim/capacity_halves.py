@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from extproc.core.instance import Role
+from extproc.core.values.instance import Role
 from extproc.sim.fleet.spec import InstanceSpec
 
 Rate = Callable[[InstanceSpec, Role], float]

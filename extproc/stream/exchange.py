@@ -23,16 +23,16 @@ from extproc.api.body import BodyError
 from extproc.api.caller import Trust, caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
-from extproc.core.counting import Wish, wish_for
-from extproc.core.decision import Decision, Reason
-from extproc.core.explanation import Material, explain, material
-from extproc.core.explanation_text import as_line
 from extproc.core.features import request_of, with_count, with_ids
-from extproc.core.hand_over import hand_over_headers, names_who_answers
-from extproc.core.request import Caller, Prompt, Request
-from extproc.core.retry_after import retry_after_s
+from extproc.core.pairs.hand_over import hand_over_headers, names_who_answers
+from extproc.core.reasons.explanation import Material, explain, material
+from extproc.core.reasons.explanation_text import as_line
+from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
-from extproc.core.tokens import ExactCount
+from extproc.core.tokens.counting import Wish, wish_for
+from extproc.core.tokens.tokens import ExactCount
+from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.messages import (
     Annotate,
     Answer,

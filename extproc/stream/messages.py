@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from extproc.core.outcome import Features
-from extproc.core.request import Countable
+from extproc.core.values.outcome import Features
+from extproc.core.values.request import Countable
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""

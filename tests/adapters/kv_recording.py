@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from extproc.core.prefix_chain import prefix_salt, token_chain
+from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
 
 MODEL = "tiny"
 BLOCK_SIZE_TOKENS = 32

@@ -16,9 +16,9 @@ import zmq.asyncio
 
 from extproc.adapters.kv_events import KvEventsSettings, follow, open_publisher, rank_endpoint
 from extproc.adapters.kv_frames import END_OF_REPLAY, read_frame
-from extproc.core.kv_delta import KvDelta
-from extproc.core.kv_fold import KvFold
-from extproc.core.kv_sequence import KvSequence
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.kv_sequence import KvSequence
 from extproc.errors import ConfigError
 from tests.adapters.kv_recording import MODEL, held_after_each, parts, payloads
 from tests.core.kv_parts import Router

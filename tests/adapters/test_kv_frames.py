@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.kv_frames import KvEventsError, read_frame, write_batch
-from extproc.core.kv_delta import KvTier
-from extproc.core.kv_fold import Cleared, Event, KvFold, Removed, Stored
-from extproc.core.kv_sequence import Frame, KvSequence
+from extproc.core.prefixes.kv_delta import KvTier
+from extproc.core.prefixes.kv_fold import Cleared, Event, KvFold, Removed, Stored
+from extproc.core.prefixes.kv_sequence import Frame, KvSequence
 from tests.adapters.kv_recording import MODEL, as_arrays, held_after_each, parts, payloads
 from tests.core.kv_parts import Router, answer
 

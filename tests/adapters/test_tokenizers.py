@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from extproc.adapters.chat_template import ChatTemplate, TemplateError
 from extproc.adapters.tokenizers import CountOutcome, Tokenizers, split_at_lines
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
-from extproc.core.request import Conversation
+from extproc.core.values.request import Conversation
 from tests.adapters.tiny_tokenizer import TEMPLATE, train
 from tests.core.corpora import corpora
 

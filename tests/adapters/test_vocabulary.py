@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from extproc.adapters.chat_template import ChatTemplate, TemplateError
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.vocabulary import _PATTERNS, Vocabulary, load_vocabulary
-from extproc.core.request import Conversation
+from extproc.core.values.request import Conversation
 from extproc.errors import ConfigError
 from tests.adapters.tiny_tokenizer import train
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
-from extproc.core.outcome import Outcome
+from extproc.core.values.outcome import Outcome
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
     Annotate,

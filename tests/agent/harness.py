@@ -12,8 +12,8 @@ from extproc.agent.agent import run_agent
 from extproc.agent.backend import Backend
 from extproc.agent.settings import AgentSettings
 from extproc.agent.sources import Source, given
-from extproc.core.fleet import Fleet
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.values.instance import Instance, Lifecycle
 from tests.redis_server import RedisServer
 
 PERIOD_S = 0.05

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extproc.agent.backend import Backend, check
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import LONG_S, running_agent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.agent.batch_limit import BatchLimit
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 
 def limit(*loads: tuple[int | None, int | None, float | None], looks: int = 3) -> int | None:

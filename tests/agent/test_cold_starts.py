@@ -9,7 +9,7 @@ import pytest
 from extproc.agent.cold_starts import ColdStarts, Kind, Start, outlook
 from extproc.agent.lifecycle import Sight
 from extproc.agent.starts_file import StartsFile
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 
 KIND = Kind("llama", "h100_sxm", "nvme")
 S, L, R, U = Lifecycle.STARTING, Lifecycle.LOADING, Lifecycle.READY, Lifecycle.UNHEALTHY

@@ -13,8 +13,8 @@ import pytest
 
 from extproc.adapters.registry import Registry
 from extproc.cli import main
-from extproc.core.events import State
-from extproc.core.instance import Lifecycle
+from extproc.core.fleet.events import State
+from extproc.core.values.instance import Lifecycle
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import LONG_S
 from tests.redis_server import RedisServer, free_port

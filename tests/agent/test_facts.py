@@ -16,7 +16,7 @@ from extproc.agent.backend import Backend, check, unknown_hardware
 from extproc.agent.facts import Moment, merge, recalled, record
 from extproc.agent.lifecycle import Sight, Standing
 from extproc.agent.probe import look
-from extproc.core.instance import Lifecycle, Load, Role
+from extproc.core.values.instance import Lifecycle, Load, Role
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import running_agent
 from tests.redis_server import RedisServer

@@ -7,8 +7,8 @@ import json
 import msgspec
 
 from extproc.commands.fleet import _as_json, _as_table
-from extproc.core.fleet import Fleet, Record, State
-from extproc.core.instance import Host, Instance, Lifecycle, Load
+from extproc.core.fleet.fleet import Fleet, Record, State
+from extproc.core.values.instance import Host, Instance, Lifecycle, Load
 
 PLAIN = Instance(
     id="gpu-0", incarnation="1", address="10.0.0.1:1", cluster="pool", models=("m",), lifecycle=Lifecycle.READY

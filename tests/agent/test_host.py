@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extproc.agent import host
-from extproc.core.instance import Host
+from extproc.core.values.instance import Host
 
 PSI = "some avg10=12.50 avg60=0.70 avg300=0.85 total=328526806\nfull avg10=99.00 avg60=0.00 avg300=0.00 total=0\n"
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:          100000 kB\nMemAvailable:     {} kB\nBuffers: 1 kB\n"

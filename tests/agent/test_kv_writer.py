@@ -19,7 +19,7 @@ from extproc.adapters.kv_log import KvLog, KvNews, Whole
 from extproc.adapters.redis_link import Link
 from extproc.agent.kv_silence import PROOF_TOKENS
 from extproc.agent.kv_writer import KvWriter
-from extproc.core import kv_delta
+from extproc.core.prefixes import kv_delta
 from tests.core.builders import instance
 from tests.core.kv_parts import BLOCK, MODEL, Router, engine_hash, names
 from tests.redis_server import RedisServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.agent.lifecycle import LifecycleTracker, Probe, Sight
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.values.instance import Instance, Lifecycle
 
 REFUSED = Probe(Sight.REFUSED)
 SILENT = Probe(Sight.SILENT, "timed out")

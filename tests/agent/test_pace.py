@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.agent.pace import Pace, Periods
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.values.instance import Lifecycle, Load
 
 PERIODS = Periods(shortest_s=0.5, usual_s=1.0, longest_s=2.0)
 IDLE = Load(running=0, waiting=0, kv_usage=0.0)

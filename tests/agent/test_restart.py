@@ -7,7 +7,7 @@ import pytest
 from extproc.adapters.registry import Registry
 from extproc.agent.backend import Backend
 from extproc.agent.sources import given
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import agent, eventually, watching
 from tests.redis_server import RedisServer

@@ -11,7 +11,7 @@ import pytest
 
 from extproc.agent.backend import Backend
 from extproc.agent.sources import BackendsFile, DnsName, Source
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import agent, eventually, watching

@@ -12,8 +12,8 @@ from extproc.api.body import MAX_CONTAINERS, BodyError, decode
 from extproc.api.content import MARK
 from extproc.api.openai_chat import parse as parse_chat
 from extproc.api.paths import endpoint_for
-from extproc.core.instance import Capability
-from extproc.core.request import Conversation, Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Conversation, Prompt
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f"}}

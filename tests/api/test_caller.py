@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from extproc.api.caller import Trust, caller_of
 from extproc.api.models_page import is_models_page, models_page
 from extproc.core.features import request_of, with_ids
-from extproc.core.instance import Lifecycle
-from extproc.core.placement import Placement
-from extproc.core.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
+from extproc.core.values.instance import Lifecycle
+from extproc.core.values.placement import Placement
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
 from tests.core.builders import instance, router
 
 ALL = Trust(

@@ -8,7 +8,7 @@ import pytest
 
 from extproc.api.body import BodyError
 from extproc.api.openai_completions import parse as parse_completions
-from extproc.core.instance import Capability
+from extproc.core.values.instance import Capability
 
 
 @pytest.mark.parametrize(

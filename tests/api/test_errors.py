@@ -10,7 +10,7 @@ import pytest
 from extproc.api import errors
 from extproc.api.body import BodyError
 from extproc.api.errors import Dialect
-from extproc.core.decision import Decision, Reason, Rejection
+from extproc.core.values.decision import Decision, Reason, Rejection
 from tests.core.builders import request
 
 FAULT = BodyError("'messages' must be a non-empty array.", "messages")

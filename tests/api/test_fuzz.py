@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from extproc.api.body import MAX_COUNT, BodyError
 from extproc.api.paths import endpoint_for
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 PAYLOADS = sorted((Path(__file__).parents[1] / "fixtures" / "payloads").glob("*.json"))
 BOUNDED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

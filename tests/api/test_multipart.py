@@ -7,7 +7,7 @@ import pytest
 from extproc.api import openai_audio, openai_images
 from extproc.api.body import BodyError
 from extproc.api.multipart import MAX_FORM_PARTS, MAX_PART_HEAD_BYTES, decode_form
-from extproc.core.instance import Capability
+from extproc.core.values.instance import Capability
 
 TYPE = "multipart/form-data; boundary=xyz"
 

@@ -18,8 +18,8 @@ from extproc.api import (
 )
 from extproc.api.body import MAX_MESSAGES, BodyError
 from extproc.api.content import MARK
-from extproc.core.instance import Capability
-from extproc.core.request import Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Prompt
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
 

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from extproc.api.paths import endpoint_for
-from extproc.core.instance import Capability
-from extproc.core.request import Conversation, Prompt
+from extproc.core.values.instance import Capability
+from extproc.core.values.request import Conversation, Prompt
 
 PAYLOADS = Path(__file__).parents[1] / "fixtures" / "payloads"
 PICTURE_TOKENS = 512 * 512 // (28 * 28)

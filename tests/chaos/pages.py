@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.adapters.http_client import Answer, HttpClient
-from extproc.core.degradation import Rung
+from extproc.core.fleet.degradation import Rung
 from extproc.demo.stack import Stack
 
 

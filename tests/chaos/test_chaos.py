@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.http_client import HttpClient
-from extproc.core.degradation import Rung
+from extproc.core.fleet.degradation import Rung
 from extproc.demo.processes import Processes
 from extproc.demo.stack import EngineSpec, Stack, running_stack, start_engines
 from tests.chaos.faults import FAULTS, Deployment

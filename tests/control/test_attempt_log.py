@@ -10,8 +10,8 @@ from typing import Any
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
-from extproc.core.outcome import Outcome
-from extproc.core.verdict import Attempt, Verdict, verdict
+from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.values.outcome import Outcome
 from tests.control.parts import HOST, ScriptedEngine, naming_service, running_engine
 from tests.control.test_envoy_behaviour import CHAT, PATH, _healthy
 from tests.envoy_process import EnvoyProcess, free_port

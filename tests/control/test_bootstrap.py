@@ -16,7 +16,7 @@ from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Shape, Upstream
-from extproc.core.hand_over import HandOver
+from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from extproc.server.service import MAX_MESSAGE_BYTES
 from tests.envoy_process import validation_error

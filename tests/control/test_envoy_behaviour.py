@@ -15,7 +15,7 @@ import pytest
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, Upstream
-from extproc.core.hand_over import HEADERS, HandOver
+from extproc.core.pairs.hand_over import HEADERS, HandOver
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
 from tests.envoy_process import EnvoyProcess, free_port
 

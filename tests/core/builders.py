@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from extproc.core.fleet import Published
-from extproc.core.instance import Instance, Lifecycle, Load
-from extproc.core.outcome import Features
-from extproc.core.request import Request
+from extproc.core.fleet.fleet import Published
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.instance import Instance, Lifecycle, Load
+from extproc.core.values.outcome import Features
+from extproc.core.values.request import Request
 
 MODEL = "llama-3.1-8b"
 _ports = itertools.count(9000)

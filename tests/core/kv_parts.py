@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.kv_fold import Cleared, Event, KvFold, Removed, Stored
-from extproc.core.kv_sequence import Frame, KvSequence
-from extproc.core.prefix_chain import prefix_salt, token_chain
+from extproc.core.prefixes.kv_delta import KvDelta, KvTier
+from extproc.core.prefixes.kv_fold import Cleared, Event, KvFold, Removed, Stored
+from extproc.core.prefixes.kv_sequence import Frame, KvSequence
+from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
 
 MODEL = "llama"
 BLOCK = 4

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from extproc.core.instance import Instance
-from extproc.core.load_meter import MetLoad
-from extproc.core.outcome import Outcome
-from extproc.core.profile import profile_for
-from extproc.core.speeds import Speeds
+from extproc.core.flight.load_meter import MetLoad
+from extproc.core.speeds.profile import profile_for
+from extproc.core.speeds.speeds import Speeds
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Outcome
 from tests.core.builders import MODEL, features
 
 Noise = Callable[[random.Random], float]

@@ -10,22 +10,22 @@ import math
 from collections.abc import Set
 from dataclasses import replace
 
-from extproc.core import cost as core
-from extproc.core.classes import weights_for
-from extproc.core.communication import answer_bytes, network_wait_s, round_trips
-from extproc.core.constraints import demand_of, misfit, obstacle
-from extproc.core.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
-from extproc.core.fleet import Member
-from extproc.core.host_pressure import waits, work_s
-from extproc.core.kv_index import Hit
-from extproc.core.money import typical_price
-from extproc.core.pace import MEMORY_S
-from extproc.core.request import Request
-from extproc.core.slow_start import slow_start_s
+from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
+from extproc.core.fleet.fleet import Member
+from extproc.core.flight.pace import MEMORY_S
+from extproc.core.flight.work import Work, block_size_tokens, step_tokens
+from extproc.core.health.slow_start import slow_start_s
+from extproc.core.health.staleness import doubt_s, doubt_share
+from extproc.core.prefixes.kv_index import Hit
+from extproc.core.pricing import cost as core
+from extproc.core.pricing.classes import weights_for
+from extproc.core.pricing.communication import answer_bytes, network_wait_s, round_trips
+from extproc.core.pricing.host_pressure import waits, work_s
+from extproc.core.pricing.money import typical_price
 from extproc.core.snapshot import Snapshot
-from extproc.core.speed import Speed
-from extproc.core.staleness import doubt_s, doubt_share
-from extproc.core.work import Work, block_size_tokens, step_tokens
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
+from extproc.core.values.request import Request
 
 _DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of the first are asked first
 

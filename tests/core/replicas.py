@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extproc.core.ledger import Ledger
-from extproc.core.sharing import HEARTBEAT_S, LEASE_S, Sharing
-from extproc.core.work import Reservation
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S, Sharing
+from extproc.core.flight.work import Reservation
 
 TRANSIT_S = 0.001
 TICK_S = 0.25

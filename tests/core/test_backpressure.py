@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.backpressure import Backpressure
+from extproc.core.health.backpressure import Backpressure
 
 A = "a@1"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, limit_for, weights_for
-from extproc.core.request import RequestClass
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, limit_for, weights_for
+from extproc.core.values.request import RequestClass
 from tests.core.builders import request
 
 POLICY = ClassPolicy()

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from extproc.core.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.columns import _MOST_TABLES
 from extproc.core.decide import decide
-from extproc.core.decision import CacheSource, Cost, Decision
-from extproc.core.events import Removed
-from extproc.core.instance import Capability, Host, Lifecycle, Load, Role
-from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.placement import parse_placement
-from extproc.core.request import KvLayout, Request, RequestClass
+from extproc.core.fleet.events import Removed
+from extproc.core.fleet.zones import Crossing, Zones
+from extproc.core.flight.work import Reservation
+from extproc.core.prefixes.kv_delta import KvDelta, KvTier
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
-from extproc.core.work import Reservation
-from extproc.core.zones import Crossing, Zones
+from extproc.core.values.decision import CacheSource, Cost, Decision
+from extproc.core.values.instance import Capability, Host, Lifecycle, Load, Role
+from extproc.core.values.placement import parse_placement
+from extproc.core.values.request import KvLayout, Request, RequestClass
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
 from tests.core.measured import Truth
 from tests.core.one_by_one import decide_one_by_one

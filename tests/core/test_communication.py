@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from extproc.core.communication import (
+from extproc.core.fleet.zones import UNLISTED, Crossing, Zones
+from extproc.core.pricing.communication import (
     answer_bytes,
     communication_s,
     crossing_money,
@@ -14,10 +15,9 @@ from extproc.core.communication import (
     round_trips,
     way_to,
 )
-from extproc.core.host_pressure import waits, work_s
-from extproc.core.instance import Host
-from extproc.core.money import compute_money, instance_s, money_s, typical_price
-from extproc.core.zones import UNLISTED, Crossing, Zones
+from extproc.core.pricing.host_pressure import waits, work_s
+from extproc.core.pricing.money import compute_money, instance_s, money_s, typical_price
+from extproc.core.values.instance import Host
 from tests.core.builders import instance, request
 
 FAR = Crossing(rtt_s=0.08, price_per_gb=0.02, bytes_s=1e8)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.decision import CacheSource, Reason, Rejection
-from extproc.core.instance import Load
-from extproc.core.request import RequestClass
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import CacheSource, Reason, Rejection
+from extproc.core.values.instance import Load
+from extproc.core.values.request import RequestClass
 from tests.core.builders import MODEL, blocks, publish, request
 from tests.core.test_columns import NAMES, Scene, agree
 

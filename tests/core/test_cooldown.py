@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.cooldown import Cooldowns
+from extproc.core.health.cooldown import Cooldowns
 
 A = "a@1"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.decision import Reason
-from extproc.core.events import Record, State
-from extproc.core.instance import Capability, Lifecycle, Load
+from extproc.core.fleet.events import Record, State
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Reason
+from extproc.core.values.instance import Capability, Lifecycle, Load
 from tests.core.builders import MODEL, blocks, instance, publish, request, router
 
 

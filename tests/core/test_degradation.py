@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from extproc.core.degradation import REDIS_STALE_AFTER_S, Degradation, Ladder, Rung, Step, degradation
-from extproc.core.events import Ordered, Published, Record, Removed, State
-from extproc.core.fleet import Fleet
-from extproc.core.instance import Lifecycle
+from extproc.core.fleet.degradation import REDIS_STALE_AFTER_S, Degradation, Ladder, Rung, Step, degradation
+from extproc.core.fleet.events import Ordered, Published, Record, Removed, State
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.values.instance import Lifecycle
 from tests.core.builders import instance
 
 STALE_AFTER_S = 5.0

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from extproc.core.classes import ClassWeights
-from extproc.core.decision import Candidate, Cost
-from extproc.core.disaggregation import Half, Pair, Transfer, hands_over, rank_pairs, transfer_bytes_s
-from extproc.core.hand_over import HEADERS, WORKER_ID_TAG, HandOver, can_pair, hand_over_headers
-from extproc.core.instance import Instance, Role
-from extproc.core.pairing import Pairing, as_candidate
-from extproc.core.placement import parse_placement
-from extproc.core.request import Request
+from extproc.core.fleet.zones import Crossing, Zones
+from extproc.core.pairs.disaggregation import Half, Pair, Transfer, hands_over, rank_pairs, transfer_bytes_s
+from extproc.core.pairs.hand_over import HEADERS, WORKER_ID_TAG, HandOver, can_pair, hand_over_headers
+from extproc.core.pairs.pairing import Pairing, as_candidate
+from extproc.core.pricing.classes import ClassWeights
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.zones import Crossing, Zones
+from extproc.core.values.decision import Candidate, Cost
+from extproc.core.values.instance import Instance, Role
+from extproc.core.values.placement import parse_placement
+from extproc.core.values.request import Request
 from tests.core.builders import MODEL, blocks, instance, request, router
 
 KV_BYTES = 131_072  # of a token of the 8B model

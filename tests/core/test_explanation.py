@@ -10,16 +10,16 @@ import orjson
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
-from extproc.core.explanation import WEIGHTS, Explanation, Material, cached_source, explain, material, terms
-from extproc.core.explanation_text import COLUMNS, LINE_BYTES, as_line, as_text
-from extproc.core.instance import Capability, Instance, Lifecycle
-from extproc.core.measured import Measured, measured, prediction_errors
-from extproc.core.nearest_miss import distance
-from extproc.core.outcome import Outcome
-from extproc.core.rejection_text import said
-from extproc.core.request import KvLayout, Request
+from extproc.core.reasons.explanation import WEIGHTS, Explanation, Material, cached_source, explain, material, terms
+from extproc.core.reasons.explanation_text import COLUMNS, LINE_BYTES, as_line, as_text
+from extproc.core.reasons.measured import Measured, measured, prediction_errors
+from extproc.core.reasons.nearest_miss import distance
+from extproc.core.reasons.rejection_text import said
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
+from extproc.core.values.instance import Capability, Instance, Lifecycle
+from extproc.core.values.outcome import Outcome
+from extproc.core.values.request import KvLayout, Request
 from tests.core.builders import blocks, instance, request, router
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from extproc.core.decision import Reason
+from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
-from extproc.core.verdict import Attempt
+from extproc.core.values.decision import Reason
 from tests.core.builders import instance, request, router
 from tests.core.test_learning import choose, finish
 

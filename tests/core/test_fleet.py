@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extproc.core.events import Record, Removed, State, Unusable, decode_event, decode_instance
-from extproc.core.fleet import Fleet, Ordered, Published
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.fleet.events import Record, Removed, State, Unusable, decode_event, decode_instance
+from extproc.core.fleet.fleet import Fleet, Ordered, Published
+from extproc.core.values.instance import Lifecycle, Load
 from tests.core.builders import instance
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.kv_delta import KvDelta, KvDeltaError, KvTier, decode, encode, merged, pieces
+from extproc.core.prefixes.kv_delta import KvDelta, KvDeltaError, KvTier, decode, encode, merged, pieces
 
 HASHES = st.lists(st.integers(0, (1 << 64) - 1), max_size=200).map(tuple)
 DELTAS = st.builds(

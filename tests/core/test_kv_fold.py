@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.kv_delta import KvDelta, KvTier
-from extproc.core.kv_fold import Cleared, Event, KvFold, Removed, Stored
+from extproc.core.prefixes.kv_delta import KvDelta, KvTier
+from extproc.core.prefixes.kv_fold import Cleared, Event, KvFold, Removed, Stored
 from tests.core.kv_parts import BLOCK, MODEL, Router, engine_hash, names, removed, stored
 
 A, AB, ABC, D = (1,), (1, 2), (1, 2, 3), (4,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.kv_freshness import FROZEN_AFTER_S, KvFreshness
+from extproc.core.prefixes.kv_freshness import FROZEN_AFTER_S, KvFreshness
 
 A, B = "a@1", "b@1"
 BOTH = {A, B}

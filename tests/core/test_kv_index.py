@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from extproc.core.counting import Wish, wish_for
 from extproc.core.decide import decide
-from extproc.core.decision import CacheSource, Claims
-from extproc.core.instance import Lifecycle
-from extproc.core.kv_delta import KvDelta
-from extproc.core.kv_index import Hit, KvIndex
-from extproc.core.request import KvLayout
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.kv_index import Hit, KvIndex
 from extproc.core.snapshot import Policy
+from extproc.core.tokens.counting import Wish, wish_for
+from extproc.core.values.decision import CacheSource, Claims
+from extproc.core.values.instance import Lifecycle
+from extproc.core.values.request import KvLayout
 from tests.core.builders import MODEL, blocks, instance, request, router
 
 LAYOUT = KvLayout(16, MODEL)

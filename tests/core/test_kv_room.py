@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.decision import Candidate, Cost, Reason, Rejection
-from extproc.core.explanation import material
-from extproc.core.hand_over import HandOver
-from extproc.core.instance import Load, Role
-from extproc.core.request import Request, RequestClass
-from extproc.core.retry_after import retry_after_s
+from extproc.core.pairs.hand_over import HandOver
+from extproc.core.reasons.explanation import material
+from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Candidate, Cost, Reason, Rejection
+from extproc.core.values.instance import Load, Role
+from extproc.core.values.request import Request, RequestClass
 from tests.core.builders import blocks, instance, request, router
 
 WHOLE = Policy(max_kv_share=1.0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.kv_fold import KvFold
-from extproc.core.kv_sequence import Frame, KvSequence
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.kv_sequence import Frame, KvSequence
 from tests.core.kv_parts import MODEL, Engine, Router, answer, names, stored
 
 PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from extproc.core.features import request_of
-from extproc.core.outcome import Features, Outcome
-from extproc.core.request import Caller, Prompt, Request
 from extproc.core.router import Router
+from extproc.core.values.outcome import Features, Outcome
+from extproc.core.values.request import Caller, Prompt, Request
 from tests.core.builders import MODEL, instance, request, router
 
 

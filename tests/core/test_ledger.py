@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.instance import Load
-from extproc.core.ledger import Ledger
-from extproc.core.retry_after import ends_s
-from extproc.core.work import Reservation
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.work import Reservation
+from extproc.core.reasons.retry_after import ends_s
+from extproc.core.values.instance import Load
 from tests.core.builders import instance
 
 

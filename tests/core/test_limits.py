@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 import pytest
 
 from extproc.commands.serve import add_deciding_arguments, policy
-from extproc.core.decision import Reason
-from extproc.core.limits import Limits, limits_of
+from extproc.core.eligibility.limits import Limits, limits_of
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Reason
 from tests.core.builders import instance, request, router
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from extproc.core.beliefs import Beliefs
-from extproc.core.links_prior import with_links
-from extproc.core.profile import Profile, profile_for
-from extproc.core.shapes import kv_bytes_per_token, shape_of
+from extproc.core.speeds.links_prior import with_links
+from extproc.core.speeds.profile import Profile, profile_for
+from extproc.core.speeds.shapes import kv_bytes_per_token, shape_of
+from extproc.core.tokens.beliefs import Beliefs
 from tests.core.builders import instance
 
 MODEL = "llama-3.1-70b"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.ledger import Ledger
-from extproc.core.load_meter import LoadMeter, MetLoad
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.load_meter import LoadMeter, MetLoad
+from extproc.core.flight.work import Reservation
 from extproc.core.router import Router
-from extproc.core.work import Reservation
 from tests.core.builders import MODEL, instance, request, router
 
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from extproc.core.decide import decide
-from extproc.core.decision import Decision, Reason
-from extproc.core.explanation import terms
-from extproc.core.instance import Instance
-from extproc.core.loading import Adapters, prior_s, slot_wait_s
-from extproc.core.outcome import Outcome
+from extproc.core.pricing.loading import Adapters, prior_s, slot_wait_s
+from extproc.core.reasons.explanation import terms
 from extproc.core.router import Router
+from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Outcome
 from tests.core.builders import MODEL, features, instance, publish, request, router
 
 NAMES = ("sql", "legal", "poet", "chess")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from extproc.core.near_tie import draw_near_tie
+from extproc.core.pricing.near_tie import draw_near_tie
 
 DRAWS = [(number + 0.5) / 2000 for number in range(2000)]
 

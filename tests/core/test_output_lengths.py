@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.length_window import Distribution, LengthWindow
-from extproc.core.output_lengths import MIN_SAMPLES, AnswerKind, Expected, OutputLengths
+from extproc.core.tokens.length_window import Distribution, LengthWindow
+from extproc.core.tokens.output_lengths import MIN_SAMPLES, AnswerKind, Expected, OutputLengths
 
 KIND = AnswerKind.of("m", "chat", "t", True, None)
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.core.constraints import doubtful
-from extproc.core.decision import Decision, Reason
-from extproc.core.explanation import explain, material
-from extproc.core.explanation_text import as_text
-from extproc.core.hand_over import WORKER_ID_TAG, HandOver
-from extproc.core.instance import Instance, Lifecycle, Load, Role
-from extproc.core.ledger import Ledger
-from extproc.core.measured import prediction_errors
-from extproc.core.outcome import Outcome
-from extproc.core.pairing import Pairing
-from extproc.core.prompts import prompt_id
+from extproc.core.eligibility.constraints import doubtful
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.prompts import prompt_id
+from extproc.core.flight.sharing import Sharing
+from extproc.core.pairs.hand_over import WORKER_ID_TAG, HandOver
+from extproc.core.pairs.pairing import Pairing
+from extproc.core.reasons.explanation import explain, material
+from extproc.core.reasons.explanation_text import as_text
+from extproc.core.reasons.measured import prediction_errors
 from extproc.core.router import Router
-from extproc.core.sharing import Sharing
 from extproc.core.snapshot import Policy
-from extproc.core.speeds import Speeds
+from extproc.core.speeds.speeds import Speeds
+from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.instance import Instance, Lifecycle, Load, Role
+from extproc.core.values.outcome import Outcome
 from tests.core.builders import MODEL, blocks, features, instance, publish, request, router
 from tests.core.measured import Truth
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core import outbox
-from extproc.core.bookings import MAX_ENTRIES, Batch, Booked, Over, decode, encode
-from extproc.core.instance import Load
+from extproc.core.flight import outbox
+from extproc.core.flight.bookings import MAX_ENTRIES, Batch, Booked, Over, decode, encode
+from extproc.core.values.instance import Load
 from tests.core.builders import instance
 from tests.core.replicas import (
     AFTER_LEASE_S,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.decide import decide
-from extproc.core.decision import Reason
-from extproc.core.instance import Role
-from extproc.core.placed import misplaced
-from extproc.core.placement import ANYWHERE, Placement, parse_placement
+from extproc.core.eligibility.placed import misplaced
+from extproc.core.values.decision import Reason
+from extproc.core.values.instance import Role
+from extproc.core.values.placement import ANYWHERE, Placement, parse_placement
 from tests.core.builders import instance, request, router
 
 TERMS: list[tuple[str, Placement]] = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.prefix import PrefixIndex
-from extproc.core.prefix_chain import BLOCK_BYTES, MAX_BLOCKS, byte_chain, token_chain
+from extproc.core.prefixes.prefix import PrefixIndex
+from extproc.core.prefixes.prefix_chain import BLOCK_BYTES, MAX_BLOCKS, byte_chain, token_chain
 from tests.core.builders import blocks
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.prefix import PrefixIndex
-from extproc.core.prefix_merge import merged_dumps
+from extproc.core.prefixes.prefix import PrefixIndex
+from extproc.core.prefixes.prefix_merge import merged_dumps
 from tests.core.builders import blocks
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.block_table import gathered, spread
-from extproc.core.prefix import PrefixIndex
+from extproc.core.prefixes.block_table import gathered, spread
+from extproc.core.prefixes.prefix import PrefixIndex
 
 Step = tuple[str, str, tuple[int, ...], int]
 

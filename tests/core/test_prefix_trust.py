@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.core.decision import CacheSource
-from extproc.core.kv_delta import KvDelta
-from extproc.core.outcome import Outcome
-from extproc.core.prefix_trust import PrefixTrust
-from extproc.core.request import KvLayout
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.router import Router
+from extproc.core.values.decision import CacheSource
+from extproc.core.values.outcome import Outcome
+from extproc.core.values.request import KvLayout
 from tests.core.builders import MODEL, blocks, instance, request, router
 
 KEY = "a@1"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.decision import Candidate, Cost
-from extproc.core.prompts import prompt_reservation, reservation_of
+from extproc.core.flight.prompts import prompt_reservation, reservation_of
+from extproc.core.values.decision import Candidate, Cost
 from tests.core.builders import instance, request
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.recent_prefixes import RECENT_S, RecentPrefixes
+from extproc.core.prefixes.recent_prefixes import RECENT_S, RecentPrefixes
 from tests.core.builders import blocks
 from tests.core.test_prefix_model import chain
 

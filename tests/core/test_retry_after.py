@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.instance import Instance, Lifecycle
-from extproc.core.request import RequestClass
-from extproc.core.retry_after import retry_after_s
+from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.request import RequestClass
 from tests.core.builders import instance, request, router
 
 ONE_AT_A_TIME = Policy(max_in_flight=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.fleet import Fleet, Ordered, Published, Record, State
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.fleet.fleet import Fleet, Ordered, Published, Record, State
+from extproc.core.health.slow_start import ANSWERS, WINDOW_S, WarmUps, slow_start_s
 from extproc.core.router import Router
-from extproc.core.slow_start import ANSWERS, WINDOW_S, WarmUps, slow_start_s
+from extproc.core.values.instance import Instance, Lifecycle
 from tests.core.builders import instance, publish
 from tests.core.test_learning import choose, finish
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from extproc.core.instance import Instance
-from extproc.core.kind import OPTIMISM_LIMIT, OPTIMISM_REQUESTS
-from extproc.core.load_meter import MetLoad
-from extproc.core.outcome import Outcome
-from extproc.core.profile import profile_for
-from extproc.core.speeds import Speeds
+from extproc.core.flight.load_meter import MetLoad
+from extproc.core.speeds.kind import OPTIMISM_LIMIT, OPTIMISM_REQUESTS
+from extproc.core.speeds.profile import profile_for
+from extproc.core.speeds.speeds import Speeds
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Outcome
 from tests.core.builders import MODEL, features, instance
 from tests.core.measured import Truth, heavy_tailed
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from extproc.core.gaussian import Pair, fuse
-from extproc.core.speed_records import KindRecord, Records, decode, encode, record_of
-from extproc.core.speeds import Speeds
-from extproc.core.speeds_told import merge
+from extproc.core.speeds.gaussian import Pair, fuse
+from extproc.core.speeds.speed_records import KindRecord, Records, decode, encode, record_of
+from extproc.core.speeds.speeds import Speeds
+from extproc.core.speeds.speeds_told import merge
 from tests.core.builders import MODEL, instance
 from tests.core.measured import Truth
 

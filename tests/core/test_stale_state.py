@@ -6,9 +6,9 @@ from collections import Counter
 
 import msgspec
 
-from extproc.core.decision import Reason
-from extproc.core.fleet import Published
+from extproc.core.fleet.fleet import Published
 from extproc.core.router import Router
+from extproc.core.values.decision import Reason
 from tests.core.builders import instance, request, router
 
 NAMES = ("a", "b", "c", "d")

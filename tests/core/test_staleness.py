@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from extproc.core.staleness import doubt_s, doubt_share
+from extproc.core.health.staleness import doubt_s, doubt_share
 
 STALE_AFTER_S = 5.0
 

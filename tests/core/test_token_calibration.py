@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.vocabulary import load_vocabulary
-from extproc.core.token_counts import COUNT_NAMES, SAMPLE_BYTES, count_classes
-from extproc.core.tokens import TokenEstimator
+from extproc.core.tokens.token_counts import COUNT_NAMES, SAMPLE_BYTES, count_classes
+from extproc.core.tokens.tokens import TokenEstimator
 from tests.core.chinese import SENTENCES
 from tests.core.corpora import corpora, prompt_of
 

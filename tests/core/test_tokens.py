@@ -15,8 +15,8 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.token_counts import COUNT_NAMES, SAMPLE_BYTES, count_classes
-from extproc.core.tokens import TokenEstimator
+from extproc.core.tokens.token_counts import COUNT_NAMES, SAMPLE_BYTES, count_classes
+from extproc.core.tokens.tokens import TokenEstimator
 from tests.core.corpora import corpora, prompt_of
 
 Count = Callable[[str], int]

@@ -11,7 +11,7 @@ import pytest
 import xllamacpp
 
 from extproc.adapters.engines.llamacpp import PATHS, read
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from extproc.demo.stack import Backend
 from tests.e2e.conftest import StartFleet
 from tests.e2e.tiny_gguf import write_tiny_gguf

@@ -16,7 +16,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from extproc.core.hand_over import HandOver
+from extproc.core.pairs.hand_over import HandOver
 from extproc.demo.processes import Processes
 from extproc.demo.stack import Backend, EngineSpec, start_engines
 from tests.e2e.conftest import Fleet, StartFleet

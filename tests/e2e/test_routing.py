@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from extproc.adapters.http_client import Answer
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.demo.stack import MODEL, EngineSpec
 from tests.e2e.conftest import EQUALS, TWO_KINDS, Fleet, StartFleet
 from tests.e2e.eventually import eventually

@@ -15,7 +15,7 @@ from extproc.adapters.http_client import HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.demo.processes import Child, Processes, wait_for_line
 from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, Stack, start_engines
 from tests.e2e.eventually import eventually

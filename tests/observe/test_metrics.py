@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from extproc.core.outcome import Outcome
+from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Metrics
 from tests.core.builders import instance, request, router
 

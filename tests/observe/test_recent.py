@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from extproc.core.explanation import Material, material
-from extproc.core.outcome import Features, Outcome
+from extproc.core.reasons.explanation import Material, material
 from extproc.core.router import Router
+from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.recent import LAST, RecentDecisions
 from tests.core.builders import blocks, instance, request, router
 

@@ -11,8 +11,8 @@ import time
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
-from extproc.core.ledger import Ledger
-from extproc.core.work import Reservation
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.work import Reservation
 
 
 async def main(url: str, name: str) -> None:

@@ -18,8 +18,8 @@ from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import parse
 from extproc.bench.visibility import visibility
-from extproc.core.ledger import Ledger
-from extproc.core.work import Reservation
+from extproc.core.flight.ledger import Ledger
+from extproc.core.flight.work import Reservation
 from tests.redis_server import RedisServer
 
 LONG_S = 30.0  # never reached by a machine that works

@@ -11,8 +11,8 @@ import pytest
 
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
-from extproc.core.fleet import Fleet
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.values.instance import Lifecycle, Load
 from extproc.errors import RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer, free_port

@@ -7,7 +7,7 @@ import time
 
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.registry import Registry
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from tests.core.builders import instance
 from tests.redis_server import RedisServer
 from tests.registry.deployments import ask

@@ -14,8 +14,8 @@ import pytest
 import redis.asyncio as aioredis
 
 from extproc.adapters.registry import Registry
-from extproc.core.fleet import Change, Fleet
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.values.instance import Lifecycle, Load
 from extproc.errors import ConfigError, RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer, free_port

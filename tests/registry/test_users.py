@@ -14,8 +14,8 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
 from extproc.cli import main
-from extproc.core.fleet import Fleet
-from extproc.core.instance import Lifecycle
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import RegistryError
 from tests.core.builders import instance
 from tests.redis_server import RedisServer

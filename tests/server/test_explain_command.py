@@ -12,8 +12,8 @@ import pytest
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.registry import Registry
 from extproc.cli import main
-from extproc.core.instance import Instance, Lifecycle
 from extproc.core.router import Router
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import RequestBody, RequestHeaders

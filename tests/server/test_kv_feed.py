@@ -10,11 +10,11 @@ from pathlib import Path
 
 from extproc.adapters.kv_log import Delta, KvLog, Whole
 from extproc.adapters.registry import Registry
-from extproc.core import kv_delta
-from extproc.core.degradation import Rung
-from extproc.core.events import Removed
-from extproc.core.kv_delta import KvDelta
-from extproc.core.kv_freshness import FROZEN_AFTER_S
+from extproc.core.fleet.degradation import Rung
+from extproc.core.fleet.events import Removed
+from extproc.core.prefixes import kv_delta
+from extproc.core.prefixes.kv_delta import KvDelta
+from extproc.core.prefixes.kv_freshness import FROZEN_AFTER_S
 from extproc.core.router import Router
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from extproc.commands import serve
-from extproc.core.events import Record, State
+from extproc.core.fleet.events import Record, State
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.server.ladder import LadderWatch
 from tests.core.builders import instance, router

@@ -13,8 +13,8 @@ import pytest
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
 from extproc.cli import main
-from extproc.core.speed_records import decode
-from extproc.core.speeds import Speeds
+from extproc.core.speeds.speed_records import decode
+from extproc.core.speeds.speeds import Speeds
 from extproc.server import profile_keeper
 from extproc.server.profile_keeper import ProfileKeeper
 from tests.core.builders import MODEL, instance

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.adapters.tokenizers import CountOutcome, Tokenizers
 from extproc.core.router import Router
-from extproc.core.token_counts import count_classes
+from extproc.core.tokens.token_counts import count_classes
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.run import counted_by

@@ -32,9 +32,9 @@ from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health, Membership
 from extproc.control.xds.messages import ADS, CDS, EDS
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources, Snapshot
-from extproc.core.events import Published, Record, State
-from extproc.core.fleet import Change, Fleet
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.fleet.events import Published, Record, State
+from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.demo.processes import Processes, wait_for_line
 from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics

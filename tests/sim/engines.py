@@ -13,7 +13,7 @@ import aiohttp
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.sim.engine.config import EngineConfig
 from extproc.sim.engine.server import EngineServer, open_engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from extproc.core.instance import Instance
+from extproc.core.values.instance import Instance
 from extproc.sim.policies.policy import Ask, Ending, Setting
 
 

@@ -12,9 +12,9 @@ from extproc.adapters.engines.vllm import PATHS, read
 from extproc.agent.backend import Backend
 from extproc.agent.facts import Moment, record
 from extproc.agent.lifecycle import Standing
-from extproc.core.instance import Instance, Lifecycle
-from extproc.core.profile import Profile
 from extproc.core.router import Router
+from extproc.core.speeds.profile import Profile
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.engine.config import EngineConfig
 from extproc.sim.fleet.builtin import uniform

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.core.instance import Role
+from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
 from extproc.sim.capacity import capacity_rps
 from extproc.sim.capacity_halves import shared_rps

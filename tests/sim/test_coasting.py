@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.profile import Profile
+from extproc.core.speeds.profile import Profile
 from extproc.sim.physics.blocks import BlockPool
 from extproc.sim.physics.request import EngineRequest, Phase, Step
 from extproc.sim.physics.scheduler import Scheduler

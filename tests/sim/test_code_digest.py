@@ -17,16 +17,24 @@ def test_a_rival_depends_on_the_simulator_and_its_own_rule(rival: str) -> None:
     modules = modules_of(rival)
     assert CATALOG[rival].factory.__module__ in modules
     assert {"extproc.sim.physics.scheduler", "extproc.sim.capacity", "extproc.sim.report.slo", "extproc"} <= modules
-    ours = {"extproc.sim.policies.ours", "extproc.core.cost", "extproc.core.router", "extproc.core.speeds"}
+    ours = {
+        "extproc.sim.policies.ours",
+        "extproc.core.pricing.cost",
+        "extproc.core.router",
+        "extproc.core.speeds.speeds",
+    }
     assert not modules & ours
     assert not modules & {"extproc.sim.policies.catalog", "extproc.sim.report.table", "extproc.sim.jobs"}
 
 
 def test_ours_depends_on_the_whole_decision() -> None:
     """Through the router that serves, whatever it imports."""
-    assert {"extproc.core.cost", "extproc.core.tail", "extproc.core.kv_index", "extproc.core.speeds"} < modules_of(
-        "extproc"
-    )
+    assert {
+        "extproc.core.pricing.cost",
+        "extproc.core.pricing.tail",
+        "extproc.core.prefixes.kv_index",
+        "extproc.core.speeds.speeds",
+    } < modules_of("extproc")
 
 
 def test_digests_tell_rules_apart_and_stay_the_same() -> None:

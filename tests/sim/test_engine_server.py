@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.engine.config import EngineConfig
 from extproc.sim.engine.server import open_engine

@@ -15,11 +15,11 @@ import pytest
 
 from extproc.adapters.kv_events import KvEventsSettings, follow
 from extproc.adapters.kv_frames import read_frame, write_batch
-from extproc.core.kv_delta import KvDelta, decode, encode
-from extproc.core.kv_fold import KvFold
-from extproc.core.kv_sequence import KvSequence
-from extproc.core.prefix_chain import prefix_salt, token_chain
-from extproc.core.profile import profile_for
+from extproc.core.prefixes.kv_delta import KvDelta, decode, encode
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.kv_sequence import KvSequence
+from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
+from extproc.core.speeds.profile import profile_for
 from extproc.errors import ConfigError
 from extproc.sim.engine import tokenizer
 from extproc.sim.engine.config import EngineConfig, KvEventsConfig

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.core.instance import Instance
-from extproc.core.load_meter import MetLoad
-from extproc.core.outcome import Outcome
-from extproc.core.profile import profile_for
-from extproc.core.speed import Speed
+from extproc.core.flight.load_meter import MetLoad
+from extproc.core.speeds.profile import profile_for
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Outcome
 from extproc.sim.fleet.builtin import STEP_OVERHEAD_S, mixed
 from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening
 from extproc.sim.policies.ours import Ours

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.core.profile import Profile
+from extproc.core.speeds.profile import Profile
 from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
 from extproc.sim.policies.catalog import load as policy

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.sim.fleet.replay import ATTEMPTS, replay
 from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening, InstanceSpec
 from extproc.sim.policies.oracle import Oracle

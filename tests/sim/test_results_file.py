@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.sim import jobs as jobs_module
 from extproc.sim import results_file

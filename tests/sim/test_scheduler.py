@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.profile import Profile
+from extproc.core.speeds.profile import Profile
 from extproc.sim.physics.blocks import BlockPool
 from extproc.sim.physics.request import EngineRequest, Step
 from extproc.sim.physics.scheduler import Scheduler

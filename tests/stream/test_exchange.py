@@ -8,12 +8,12 @@ import orjson
 import pytest
 
 from extproc.api.caller import Trust
-from extproc.core.hand_over import HandOver
-from extproc.core.instance import Instance, Lifecycle, Role
-from extproc.core.request import Conversation
+from extproc.core.pairs.hand_over import HandOver
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
-from extproc.core.tokens import ExactCount
+from extproc.core.tokens.tokens import ExactCount
+from extproc.core.values.instance import Instance, Lifecycle, Role
+from extproc.core.values.request import Conversation
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import (
     Annotate,

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from extproc.adapters.kv_events import KvEventsSettings, follow
 from extproc.adapters.tokenizers import Tokenizers
-from extproc.core.fleet import Published
-from extproc.core.instance import Instance
-from extproc.core.kv_delta import KvDelta, decode, encode
-from extproc.core.kv_fold import KvFold
-from extproc.core.prefix_chain import prefix_salt, token_chain
-from extproc.core.request import KvLayout
+from extproc.core.fleet.fleet import Published
+from extproc.core.prefixes.kv_delta import KvDelta, decode, encode
+from extproc.core.prefixes.kv_fold import KvFold
+from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
 from extproc.core.router import Router
+from extproc.core.values.instance import Instance
+from extproc.core.values.request import KvLayout
 from extproc.stream.exchange import Exchange, Rules
 from extproc.stream.messages import CountTokens, RequestBody, RequestHeaders
 

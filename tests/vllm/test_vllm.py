@@ -20,9 +20,9 @@ from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.vocabulary import Vocabulary, load_vocabulary
 from extproc.agent.backend import Backend, KvEvents
 from extproc.api.conversations import of_chat
-from extproc.core.instance import Lifecycle, Load
-from extproc.core.request import KvLayout
 from extproc.core.router import Router
+from extproc.core.values.instance import Lifecycle, Load
+from extproc.core.values.request import KvLayout
 from extproc.server.kv_feed import KvFeed
 from tests.agent.harness import eventually, running_agent
 from tests.core.builders import instance

@@ -18,7 +18,7 @@ from extproc.adapters.engines.reading import (
     share,
     whole,
 )
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

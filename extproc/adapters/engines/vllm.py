@@ -26,7 +26,7 @@ from extproc.adapters.engines.reading import (
     total,
     whole,
 )
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

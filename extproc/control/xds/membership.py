@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from extproc.control.settings import HostPort, Shape, is_ip
-from extproc.core.fleet import Change, Fleet
-from extproc.core.instance import Instance, Lifecycle
+from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.values.instance import Instance, Lifecycle
 
 FORGET_AFTER_S = 60.0  # beyond the 10 s that a record outlives its last heartbeat
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import HttpVersion11, web
 
-from extproc.core.instance import Lifecycle
-from extproc.core.profile import profile_for
+from extproc.core.speeds.profile import profile_for
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.engine import openai_answers, openai_wire, tokenizer
 from extproc.sim.engine.babble import Babbler

@@ -6,8 +6,8 @@ which only compute prompts: beside four that only answer (as SGLang's in the mod
 
 Prices are assumptions, rounded from public on-demand list prices of one GPU in early 2026: H100 SXM 2.5 to 4 dollars
 an hour, A100 80 GB 1.5 to 2.5 (Lambda, CoreWeave, RunPod), L40S about 0.9 to 1.
-The step times that `core.profile` holds are those of kernels; "real engines add about 3-10 ms a step of scheduling"
-(the note of the fits). That is Python on the host, so each kind gets the same, near the lower end.
+The step times that `core.speeds.profile` holds are those of kernels; "real engines add about 3-10 ms a step of
+scheduling" (the note of the fits). That is Python on the host, so each kind gets the same, near the lower end.
 `max_num_batched_tokens` is what vLLM's server chooses by itself: 8,192 on an H100, 2,048 on an A100 and on GPUs with
 less than 70 GiB (`EngineArgs` in vllm/engine/arg_utils.py).
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
-from extproc.core.instance import Role
+from extproc.core.values.instance import Role
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 

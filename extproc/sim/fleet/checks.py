@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extproc.core.disaggregation import hands_over
-from extproc.core.events import fault
-from extproc.core.instance import Lifecycle, Load, Role
-from extproc.core.profile import KNOWN_HARDWARE, family, fitted_on
-from extproc.core.shapes import kv_bytes_per_token
+from extproc.core.fleet.events import fault
+from extproc.core.pairs.disaggregation import hands_over
+from extproc.core.speeds.profile import KNOWN_HARDWARE, family, fitted_on
+from extproc.core.speeds.shapes import kv_bytes_per_token
+from extproc.core.values.instance import Lifecycle, Load, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import Event, FleetSpec, Happening, InstanceSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.physics.blocks import BlockPool
 from extproc.sim.physics.request import EngineRequest, Progress

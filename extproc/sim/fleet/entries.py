@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from extproc.core.instance import Capability, Role
+from extproc.core.values.instance import Capability, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.memory import kv_tokens_beside
 from extproc.sim.fleet.spec import Event, Happening, InstanceSpec

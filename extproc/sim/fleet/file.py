@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from extproc.adapters import yaml_files
-from extproc.core.instance import Instance
+from extproc.core.values.instance import Instance
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.entries import FleetFile

@@ -8,11 +8,11 @@ computes the last token of the prompt in its next step, from which the client's 
 vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py: `get_num_new_matched_tokens`, `request_finished`;
 vllm/v1/core/sched/scheduler.py: WAITING_FOR_REMOTE_KVS). So the first token comes after the transfer.
 
-Links are shared: an instance sends one prompt after the other, and takes one after the other, each at the full rate,
-in the order in which they were asked for. What a transfer takes alone is the router's own formula
-(`core.disaggregation`), so that the simulator cannot tell whether its figures are right: it tells what waiting adds.
-Not simulated: the lease of 480 s after which unread blocks are given up, and a sidecar that computes a prompt by itself
-when its partner fails. Here such a request is lost as a whole, and asked for again.
+Links are shared: an instance sends one prompt after the other, and takes one after the other, each at the full rate, in
+the order in which they were asked for. What a transfer takes alone is the router's own formula
+(`core.pairs.disaggregation`), so that the simulator cannot tell whether its figures are right: it tells what waiting
+adds. Not simulated: the lease of 480 s after which unread blocks are given up, and a sidecar that computes a prompt by
+itself when its partner fails. Here such a request is lost as a whole, and asked for again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from extproc.core.disaggregation import Transfer, hands_over
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.pairs.disaggregation import Transfer, hands_over
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import adapter_of
 from extproc.sim.physics.request import EngineRequest, Phase

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from extproc.core.instance import Lifecycle
-from extproc.core.work import step_tokens
+from extproc.core.flight.work import step_tokens
+from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.entries import describe
@@ -14,7 +14,7 @@ from extproc.sim.fleet.spec import FleetSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from extproc.core.instance import Instance
+    from extproc.core.values.instance import Instance
     from extproc.sim.fleet.spec import InstanceSpec
 
 _ALIKE = (

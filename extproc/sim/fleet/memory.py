@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.profile import family
+from extproc.core.speeds.profile import family
 
 _UTILISATION = 0.9
 _BF16_BYTES = 2

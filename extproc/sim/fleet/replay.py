@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from extproc.core.instance import Lifecycle, Role
+from extproc.core.values.instance import Lifecycle, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from extproc.core.instance import Capability, Instance, Lifecycle, Load, Role
-from extproc.core.profile import Profile, profile_for
+from extproc.core.speeds.profile import Profile, profile_for
+from extproc.core.values.instance import Capability, Instance, Lifecycle, Load, Role
 from extproc.sim.physics.adapters import BASE
 
 DEFAULT_KV_TOKENS = 467_000  # beside an 8B model in BF16 on 80 GB

@@ -21,7 +21,7 @@ from extproc.sim.physics.decode import DecodeBatch
 from extproc.sim.physics.request import Chunk, EngineRequest, Phase, Progress, Step
 
 if TYPE_CHECKING:
-    from extproc.core.profile import Profile
+    from extproc.core.speeds.profile import Profile
     from extproc.sim.physics.blocks import BlockPool, Holding
 
 

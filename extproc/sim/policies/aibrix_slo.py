@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import log2
 from random import Random
 
-from extproc.core.profile import Profile
+from extproc.core.speeds.profile import Profile
 from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.desk import Desk, Seen, Trip
 from extproc.sim.policies.policy import Ask, Ending, Policy, Setting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor
 from random import Random
 
-from extproc.core.instance import Instance, Lifecycle, Load, Role
+from extproc.core.values.instance import Instance, Lifecycle, Load, Role
 from extproc.sim.policies.holdings import Holdings, LruHoldings
 from extproc.sim.policies.policy import Ask, Ending, Setting
 

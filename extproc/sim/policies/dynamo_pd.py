@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from extproc.core.instance import Instance
+from extproc.core.values.instance import Instance
 from extproc.sim.policies.desk import Desk, Seen, Trip
 from extproc.sim.policies.dynamo_kv import ENGINE_BLOCK_TOKENS, SCALE, DynamoKv
 from extproc.sim.policies.holdings import Holdings

@@ -7,7 +7,7 @@ overloaded. It is derived so from the published number of running requests, read
 
 from __future__ import annotations
 
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from extproc.sim.policies.desk import Desk
 from extproc.sim.policies.picking import least
 from extproc.sim.policies.policy import Policy, Setting

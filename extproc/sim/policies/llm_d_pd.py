@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from extproc.core.instance import Instance
+from extproc.core.values.instance import Instance
 from extproc.sim.policies.desk import Desk, Seen
 from extproc.sim.policies.llm_d_affinity import token_load
 from extproc.sim.policies.llm_d_default import PERIOD_S, holdings, matched_share

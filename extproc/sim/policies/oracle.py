@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from extproc.core.instance import Instance, Lifecycle, Role
+from extproc.core.values.instance import Instance, Lifecycle, Role
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.policies.policy import Ask, Ending, Setting
 

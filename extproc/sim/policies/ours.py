@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import msgspec
 
-from extproc.core.decision import Decision
-from extproc.core.degradation import REDIS_STALE_AFTER_S
-from extproc.core.events import Published, State
-from extproc.core.hand_over import HandOver
-from extproc.core.instance import Instance
-from extproc.core.kv_delta import KvDelta
-from extproc.core.outcome import Features, Outcome
-from extproc.core.output_lengths import AnswerKind
-from extproc.core.prompts import prompt_id
-from extproc.core.request import KvLayout, Request
+from extproc.core.fleet.degradation import REDIS_STALE_AFTER_S
+from extproc.core.fleet.events import Published, State
+from extproc.core.flight.prompts import prompt_id
+from extproc.core.flight.work import Reservation
+from extproc.core.pairs.hand_over import HandOver
+from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy as Rules
-from extproc.core.work import Reservation
+from extproc.core.tokens.output_lengths import AnswerKind
+from extproc.core.values.decision import Decision
+from extproc.core.values.instance import Instance
+from extproc.core.values.outcome import Features, Outcome
+from extproc.core.values.request import KvLayout, Request
 from extproc.sim.policies.policy import Ask, Ending, Pair, Setting
 from extproc.sim.policies.shared_speeds import SharedSpeeds, Told
 

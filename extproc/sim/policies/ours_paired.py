@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from extproc.core.decision import Decision
-from extproc.core.pairing import Pairing, as_candidate
-from extproc.core.request import Request
+from extproc.core.pairs.pairing import Pairing, as_candidate
 from extproc.core.snapshot import Policy as Rules
+from extproc.core.values.decision import Decision
+from extproc.core.values.request import Request
 from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.policy import Ask, Policy, Setting
 

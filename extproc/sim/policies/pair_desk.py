@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from extproc.core.disaggregation import hands_over, takes_decode, takes_prefill
-from extproc.core.instance import Instance, Role
+from extproc.core.pairs.disaggregation import hands_over, takes_decode, takes_prefill
+from extproc.core.values.instance import Instance, Role
 from extproc.sim.policies.desk import Desk, Seen
 from extproc.sim.policies.policy import Ask, Ending, Pair, Policy, Setting
 

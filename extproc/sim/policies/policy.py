@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from extproc.core.instance import Instance
+from extproc.core.values.instance import Instance
 from extproc.sim.traffic.arrival import Arrival
 
 if TYPE_CHECKING:

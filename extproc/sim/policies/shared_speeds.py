@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extproc.core.speed_records import KindRecord, record_of
-from extproc.core.speeds import Speeds
-from extproc.core.speeds_told import SHARE_EVERY_S
+from extproc.core.speeds.speed_records import KindRecord, record_of
+from extproc.core.speeds.speeds import Speeds
+from extproc.core.speeds.speeds_told import SHARE_EVERY_S
 
 
 @dataclass(frozen=True, slots=True)

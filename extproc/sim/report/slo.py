@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 
 _FORM = (

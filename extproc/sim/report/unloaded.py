@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from extproc.core.profile import Profile
+from extproc.core.speeds.profile import Profile
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.traffic.arrival import Arrival
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extproc.core.request import RequestClass
+from extproc.core.values.request import RequestClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

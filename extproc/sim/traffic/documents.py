@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from extproc.core.request import LONG_CONTEXT_TOKENS, RequestClass
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.sessions import interleaved, next_at_s
 from extproc.sim.traffic.texts import BLOCK_TOKENS, Lengths, Text, Writer

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from extproc.core.request import LONG_CONTEXT_TOKENS, RequestClass
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 from extproc.errors import ConfigError
 
 _T = TypeVar("_T")

@@ -15,8 +15,8 @@ import orjson
 
 from extproc.api import openai_chat, openai_completions, openai_responses
 from extproc.api.body import Body, BodyError, object_of
-from extproc.core.prefix_chain import byte_chain, prefix_salt
-from extproc.core.request import RequestClass
+from extproc.core.prefixes.prefix_chain import byte_chain, prefix_salt
+from extproc.core.values.request import RequestClass
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.lines import bad_line, class_of, epoch_s, lines_of, no_requests
 

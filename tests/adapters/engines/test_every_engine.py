@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.engines.reading import MalformedPageError, Reading
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from tests.adapters.engines import pages
 
 EXPECTED = {

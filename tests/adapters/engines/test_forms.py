@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.adapters.engines.known import ENGINES
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from tests.adapters.engines import pages
 
 SLEEPING = pages.VLLM["metrics"].replace(

@@ -8,7 +8,7 @@ import pytest
 
 from extproc.adapters.engines.llamacpp import PATHS, read
 from extproc.adapters.engines.reading import MalformedPageError
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGES = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.engines.known import ENGINES, engine_file, engine_from
 from extproc.adapters.engines.reading import MalformedPageError
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from extproc.errors import ConfigError
 from tests.adapters.engines import pages
 

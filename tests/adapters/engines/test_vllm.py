@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.engines.reading import MalformedPageError
 from extproc.adapters.engines.vllm import read
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 
 NAMES = ("idle", "busy", "queueing")
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -19,7 +19,7 @@ from extproc.control.config_source import Transport
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.resources import CLUSTER, Resource, Resources, Snapshot
-from extproc.core.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle
 from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
 from extproc.server.xds_service import Discovery, XdsService
 from tests.control.parts import HOST

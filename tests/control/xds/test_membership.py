@@ -8,9 +8,9 @@ import pytest
 
 from extproc.control.settings import Shape
 from extproc.control.xds.membership import Health, Membership
-from extproc.core.events import Ordered, Published, Record, Removed, State
-from extproc.core.fleet import Change, Fleet, Member
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.fleet.events import Ordered, Published, Record, Removed, State
+from extproc.core.fleet.fleet import Change, Fleet, Member
+from extproc.core.values.instance import Instance, Lifecycle, Load
 
 TTL_S = 10.0
 ALL = ("a", "b", "c")

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from extproc.core.instance import Role
-from extproc.core.profile import fitted_on, profile_for
+from extproc.core.speeds.profile import fitted_on, profile_for
+from extproc.core.values.instance import Role
 from extproc.sim.fleet.builtin import BUILTIN, SUITE, mixed, uniform
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.memory import kv_tokens_beside

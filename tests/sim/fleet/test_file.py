@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.adapters import yaml_files
-from extproc.core.instance import Capability, Instance, Lifecycle, Load
+from extproc.core.values.instance import Capability, Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.file import read

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from extproc.core.disaggregation import Transfer
-from extproc.core.instance import Lifecycle, Load, Role
+from extproc.core.pairs.disaggregation import Transfer
+from extproc.core.values.instance import Lifecycle, Load, Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.builtin import BUILTIN
 from extproc.sim.fleet.checks import check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from extproc.core.instance import Instance, Lifecycle, Load
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.policy import Ask, Ending, Policy, Probe, Setting
 from extproc.sim.traffic.arrival import Arrival

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from extproc.sim.fleet.spec import InstanceSpec
 from extproc.sim.policies.catalog import load
 from extproc.sim.policies.policy import Ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.instance import Lifecycle, Load
+from extproc.core.values.instance import Lifecycle, Load
 from extproc.sim.policies.catalog import CATALOG, comparable
 from extproc.sim.policies.desk import Desk
 from extproc.sim.policies.holdings import Holdings, LruHoldings

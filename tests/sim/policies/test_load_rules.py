@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from extproc.core.instance import Load
+from extproc.core.values.instance import Load
 from extproc.sim.policies.catalog import load
 from extproc.sim.policies.gpu_util import utilisation
 from extproc.sim.policies.policy import Ending, Probe

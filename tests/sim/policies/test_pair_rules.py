@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.core.instance import Lifecycle, Load, Role
+from extproc.core.values.instance import Lifecycle, Load, Role
 from extproc.sim.policies.catalog import CATALOG
 from extproc.sim.policies.dynamo_pd import dynamo_pd, dynamo_pd_conditional
 from extproc.sim.policies.llm_d_pd import llm_d_pd, llm_d_pd_threshold

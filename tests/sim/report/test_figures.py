@@ -7,9 +7,9 @@ from math import nan, sqrt
 
 import pytest
 
-from extproc.core.profile import profile_for
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
+from extproc.core.pricing.slo import Slo
+from extproc.core.speeds.profile import profile_for
+from extproc.core.values.request import RequestClass
 from extproc.sim.capacity import power_shares
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
 from extproc.sim.report.figures import as_json, figures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.request import RequestClass
-from extproc.core.slo import Slo
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.sim.report.slo import DEFAULT_SLOS, parse_slos
 

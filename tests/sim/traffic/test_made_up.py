@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 import pytest
 
-from extproc.core.request import LONG_CONTEXT_TOKENS, RequestClass
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 from extproc.sim.traffic.agents import CONTEXT_TOKENS, agents
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.batch import batch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.core.request import RequestClass
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.sim.traffic.mooncake import load
 from tests.sim.traffic.workloads import sound, written

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extproc.core.request import RequestClass
+from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.request_log import load

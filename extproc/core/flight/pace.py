@@ -1,0 +1,42 @@
+"""How much work comes to an instance: a rate of requests and of prompt computation, with the past fading."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from extproc.core.values.arrays import Floats
+
+MEMORY_S = 20.0  # a request counts for 1/e as much when it is this old
+_MOST_BUSY = 0.9  # beyond this share the formulas of a queue that is stable say nothing
+
+
+@dataclass(slots=True)
+class Pace:
+    """Sums that fade with `MEMORY_S`; over that time they are rates."""
+
+    requests: float = 0.0
+    prefill_s: float = 0.0
+    at_s: float = float("-inf")
+
+    def add(self, prefill_s: float, now: float) -> None:
+        """A request was sent whose prompt takes so long. Times may come in a slightly wrong order."""
+        if now > self.at_s:
+            keep = math.exp((self.at_s - now) / MEMORY_S)
+            self.requests *= keep
+            self.prefill_s *= keep
+            self.at_s = now
+        self.requests += 1.0
+        self.prefill_s += prefill_s
+
+
+def kept(at_s: Floats, now: float) -> Floats:
+    """What sums of so long ago, over `MEMORY_S`, must be multiplied with to be rates of now."""
+    return np.exp(np.minimum(0.0, at_s - now) / MEMORY_S)
+
+
+def prefill_share(seconds_a_second: Floats) -> Floats:
+    """Share of the time that prompts take, at most 0.9."""
+    return np.minimum(_MOST_BUSY, seconds_a_second)

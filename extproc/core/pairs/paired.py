@@ -1,0 +1,70 @@
+"""Holds the best pair of instances against the best instance alone: the second half of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from extproc.core.pairs.disaggregation import Pair
+from extproc.core.pairs.hand_over import HandOver, names_who_answers
+from extproc.core.pairs.pairing import Pairing, as_candidate
+from extproc.core.pricing.near_tie import draw_near_tie
+from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.request import Request
+
+
+def paired(
+    decision: Decision, request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()
+) -> Decision:
+    """The decision, or the pair that costs less than its choice, or that stands where no instance alone can.
+
+    `decision` is what `decide` found for the same arguments. Alternatives of a pair can take the prompt over from the
+    same partner, since a retry carries the same headers.
+    """
+    if snapshot.policy.hand_over is HandOver.NONE:
+        return decision
+    pairing = Pairing(request, snapshot, now, full)
+    alone = decision.chosen
+    pairs = pairing.sound()
+    if alone is not None:
+        limit_s = float("inf") if _is_waived(decision) else alone.cost.total_s
+        return _with_pair(decision, pairs, pairing, snapshot.policy, draw) if _below(pairs, limit_s) else decision
+    pairs = pairs or pairing.doubted()
+    if pairs:
+        return _with_pair(decision, pairs, pairing, snapshot.policy, draw)
+    return replace(decision, rejected=tuple(_told(each, pairing) for each in decision.rejected))
+
+
+def _below(pairs: list[Pair], limit_s: float) -> bool:
+    return bool(pairs) and pairs[0].worth_s < limit_s
+
+
+def _is_waived(decision: Decision) -> bool:
+    """Whether the choice fails a constraint itself, and was made as no better one was left."""
+    chosen = decision.chosen
+    return chosen is not None and any(each.instance_id == chosen.instance.id for each in decision.rejected)
+
+
+def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: Policy, draw: float) -> Decision:
+    pair = _draw(pairs, policy, draw)
+    number = 0 if names_who_answers(policy.hand_over) else policy.alternatives
+    others = [each for each in pairs if each is not pair and each.prefill is pair.prefill][:number]
+    involved = {pair.prefill.instance.id, *(each.decode.instance.id for each in (pair, *others))}
+    # What a whole request would have failed there is no reason against a half; what the half itself fails is.
+    rejected = [each for each in decision.rejected if each.instance_id not in involved]
+    rejected += [pairing.missed[each] for each in sorted(involved) if each in pairing.missed]
+    return Decision(as_candidate(pair), tuple(map(as_candidate, others)), tuple(rejected), pair.prefill)
+
+
+def _draw(pairs: list[Pair], policy: Policy, draw: float) -> Pair:
+    best_s = pairs[0].worth_s
+    error_s = min(policy.near_tie_s, best_s * policy.near_tie_share)
+    return pairs[draw_near_tie([each.worth_s for each in pairs], error_s, draw)]
+
+
+def _told(rejection: Rejection, pairing: Pairing) -> Rejection:
+    """Why an instance that takes half a request could not take that half either, where that is known."""
+    if rejection.reason is not Reason.ROLE_TAKES_HALF:
+        return rejection
+    return pairing.missed.get(rejection.instance_id, rejection)

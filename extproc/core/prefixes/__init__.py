@@ -1,0 +1,1 @@
+"""Which instance holds which part of a prompt: learned from where requests went, or told by engines."""

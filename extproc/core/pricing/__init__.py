@@ -1,0 +1,1 @@
+"""The cost of a request on an instance, in seconds, term by term."""

@@ -1,0 +1,118 @@
+"""Classes of requests: what a second of waiting is worth to each, and how priority shifts that.
+
+All weights exchange into one unit, seconds of a standard request: those of the class `interactive` at priority 0 that
+pass between its first token and its last. A weight says how many of these one second of the named kind is worth. Only
+the ratios within one request's sum decide where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from extproc.core.pricing.slo import Slo
+from extproc.core.values.arrays import Floats, Number
+from extproc.core.values.request import Request, RequestClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassWeights:
+    """What one second of each term of the cost is worth to a request, in seconds of a standard request."""
+
+    ttft: float = 1.0  # its own wait for the first token: queue, prefill, communication, loading
+    completion: float = 1.0  # its own wait from there to the last token
+    pressure: float = 1.0  # computing that running out of KV blocks is expected to repeat
+    harm: float = 1.0  # waiting that it adds to others, counted as standard requests
+    value_per_hour: float | None = (
+        None  # what an hour of its waiting is worth, in the operator's currency; None: no end
+    )
+    queue_share: float = 1.0  # share of the operator's limits on running and queued requests that it may fill
+    slo: Slo = field(default_factory=Slo)
+
+    def weigh(
+        self,
+        *,
+        ttft_s: Number,
+        completion_s: Number | float,
+        pressure_s: Number | float = 0.0,
+        harm_s: Number | float = 0.0,
+        money_s: Number | float = 0.0,
+    ) -> Number:
+        """The sum that instances are compared by, in seconds of a standard request.
+
+        `completion_s` is the time after the first token. `money_s` are seconds of this request's own waiting
+        (`core.pricing.money`), which are worth what a second of `completion` is.
+        """
+        own = self.ttft * ttft_s + self.completion * (completion_s + money_s)
+        return own + self.pressure * pressure_s + self.harm * harm_s
+
+
+# The SLOs follow MLPerf Inference 5.0 (Llama-2-70B interactive: TTFT 450 ms, TPOT 40 ms; Llama-3.1-405B: TTFT 6 s, TPOT
+# 175 ms). The weights were chosen with `extproc simulate`: docs/classes.md tells what other ones did.
+DEFAULT_CLASSES: Mapping[RequestClass, ClassWeights] = {
+    RequestClass.INTERACTIVE: ClassWeights(slo=Slo(ttft_s=0.45, tpot_s=0.04)),
+    RequestClass.LONG_CONTEXT: ClassWeights(slo=Slo(ttft_s=6.0, tpot_s=0.175)),
+    # Nobody watches it: a second of its own is worth half, so harm to others and money count for more beside it.
+    RequestClass.BATCH: ClassWeights(ttft=0.5, completion=0.5, queue_share=0.5),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPolicy:
+    """The operator's table, and what one step of priority is worth.
+
+    A request one step more urgent (a lower number) has its own seconds count `priority_step` times as much, so that
+    harm to others counts less beside them, and may fill the same factor more of the limits, never more than all.
+    """
+
+    classes: Mapping[RequestClass, ClassWeights] = field(default_factory=lambda: DEFAULT_CLASSES)
+    priority_step: float = 1.5
+    priority_span: int = 4  # steps beyond this, on either side of 0, change nothing more
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a table that leaves a class out, or weights that turn a cost into a gain."""
+        missing = [kind.value for kind in RequestClass if kind not in self.classes]
+        if missing:
+            raise ValueError(f"no weights for the class {', '.join(missing)}")
+        if self.priority_step < 1.0 or self.priority_span < 0:
+            raise ValueError("priority_step must be 1 or more and priority_span 0 or more")
+        for kind, weights in self.classes.items():
+            _check(kind, weights)
+
+
+def weights_for(request: Request, policy: ClassPolicy) -> ClassWeights:
+    """What each second is worth to this request: its class's weights, shifted by its priority."""
+    weights = policy.classes[request.request_class]
+    steps = max(-policy.priority_span, min(policy.priority_span, request.priority))
+    if not steps:
+        return weights
+    urgency = policy.priority_step**-steps
+    return replace(
+        weights,
+        ttft=weights.ttft * urgency,
+        completion=weights.completion * urgency,
+        queue_share=min(1.0, weights.queue_share * urgency),
+    )
+
+
+def limit_for(weights: ClassWeights, limit: int | None) -> int | None:
+    """The part of one of the operator's limits that a request may fill, at least one; None stays no limit."""
+    return None if limit is None else max(1, int(limit * weights.queue_share))
+
+
+def limits_for(weights: ClassWeights, limits: Floats) -> Floats:
+    """`limit_for` a column of limits, where no limit is infinite."""
+    filled: Floats = np.floor(limits * weights.queue_share)
+    return np.maximum(filled, 1.0)
+
+
+def _check(kind: RequestClass, weights: ClassWeights) -> None:
+    for name in ("ttft", "completion", "pressure", "harm"):
+        if not 0.0 <= getattr(weights, name) < float("inf"):
+            raise ValueError(f"{name} of {kind.value} must be 0 or more, and finite")
+    if weights.value_per_hour is not None and not 0.0 < weights.value_per_hour < float("inf"):
+        raise ValueError(f"value_per_hour of {kind.value} must be more than 0; leave it out to let money count nothing")
+    if not 0.0 < weights.queue_share <= 1.0:
+        raise ValueError(f"queue_share of {kind.value} must be more than 0 and at most 1")

@@ -1,0 +1,266 @@
+"""The cost of a request on an instance, in seconds, term by term.
+
+Own seconds: waiting, computing the prompt, producing the answer. And the seconds by which others are delayed, because
+an instance that is best for one request may be the worst for all: every answer in the batch stands still while a long
+prompt is computed, and every step takes longer with one more answer in it. Choosing by the sum of both makes all
+requests together take the least time.
+
+Formulas are those of one instance, worked out for all at once: names without an index stand for a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from extproc.core.columns import Columns
+from extproc.core.fleet.fleet import Member
+from extproc.core.flight.pace import kept, prefill_share
+from extproc.core.health.slow_start import WINDOW_S, slow_start_s
+from extproc.core.health.staleness import doubt_s, doubt_share, old_from_s
+from extproc.core.prefixes.cached import Hits
+from extproc.core.pricing.classes import weights_for
+from extproc.core.pricing.communication import communication_s, crossing_money
+from extproc.core.pricing.host_pressure import work_s
+from extproc.core.pricing.loading import slot_wait_s
+from extproc.core.pricing.money import compute_money, instance_s, money_s
+from extproc.core.snapshot import Snapshot
+from extproc.core.values.arrays import Flags, Floats, Numbers
+from extproc.core.values.decision import Candidate, Claims, Cost
+from extproc.core.values.request import Request
+
+_SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or for certain
+# What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
+# 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
+_FETCH_SHARE = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a request would cost on each instance; of those that nobody asked for it has no meaning."""
+
+    members: tuple[Member, ...]
+    terms_s: dict[str, Numbers]  # by their names in `Cost`; a number is that of all
+    total_s: Floats
+    tpot_s: Floats
+    hits: Hits
+
+    def candidate(self, row: int, claims: Claims) -> Candidate:
+        """One of them, with what is claimed of its cache."""
+        terms_s = {name: each if isinstance(each, float) else each.item(row) for name, each in self.terms_s.items()}
+        cost = Cost(**terms_s, total_s=self.total_s.item(row))
+        instance = self.members[row].instance
+        handed_tokens = 0 if self.hits.handed_tokens is None else int(self.hits.handed_tokens.item(row))
+        return Candidate(instance, cost, self.hits.at(row), self.tpot_s.item(row), claims, handed_tokens)
+
+
+class _Speed:
+    """How fast each instance is (`Speed.coefficients`)."""
+
+    def __init__(self, coefficients: Floats) -> None:
+        self.begin_s, self.token_s, self.pair_s, self.step_s, self.sequence_s, self.context_s = coefficients
+
+    def prefill_s(self, new_tokens: Numbers, cached_tokens: Numbers) -> Floats:
+        """Seconds to compute so many tokens of a prompt after those that are cached."""
+        token_s: Floats = self.token_s + self.pair_s * (cached_tokens + new_tokens / 2)
+        prefill_s: Floats = self.begin_s + new_tokens * token_s
+        return prefill_s
+
+    def growth_s(self, sequences: Numbers, context_tokens: Numbers) -> Floats:
+        """Seconds of a decode step beyond that of an empty batch."""
+        growth_s: Floats = self.sequence_s * sequences + self.context_s * context_tokens
+        return growth_s
+
+
+class Pricing:
+    """Prices one request on the instances of a snapshot, whose columns must be those of `now`."""
+
+    def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
+        self._request = request
+        self._snapshot = snapshot
+        self._columns = snapshot.columns
+        self._now = now
+        self._weights = weights_for(request, snapshot.policy.classes)
+        self._output_tokens = request.expected_output_tokens
+
+    def prices(self, eligible: Flags, hits: Hits) -> Prices:
+        """What the request would cost on the eligible instances, believed to hold so much of its prompt."""
+        request, columns, output_tokens = self._request, self._columns, self._output_tokens
+        speed = _Speed(columns.speed(request.model, eligible, self._snapshot))
+        busy = columns.busy
+        cached_tokens = hits.tokens()
+        uncached_tokens = request.prompt_tokens - cached_tokens
+        new_tokens = uncached_tokens if hits.handed_tokens is None else uncached_tokens + hits.handed_tokens
+        growth_s = speed.growth_s(
+            columns.batch_requests, columns.context_tokens + (request.prompt_tokens + output_tokens / 2)
+        )
+        step_s = speed.step_s + growth_s
+        prefill_s = speed.prefill_s(uncached_tokens, cached_tokens)
+        if hits.lower_tokens is not None:
+            fetched_s = _FETCH_SHARE * speed.prefill_s(hits.lower_tokens, hits.gpu_tokens)
+            prefill_s += np.where(hits.lower_tokens > 0, fetched_s, 0.0)
+        # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
+        prefill_s += busy * np.ceil(uncached_tokens / columns.step_tokens) * growth_s
+        decode_s = output_tokens * step_s
+        free_tokens = columns.capacity_tokens - columns.held_tokens
+        room_s, room_harm_s = _room(request, columns, new_tokens, free_tokens, step_s)
+        backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * prefill_s
+        queue_s = np.maximum(backlog_s, room_s) + busy * step_s
+        keep = kept(columns.paced_at_s, self._now)
+        loading_s, load_s = self._loading_s(step_s)
+        harm_s = room_harm_s + columns.decoding * (prefill_s + load_s) + _sharing_s(request, columns, speed)
+        harm_s += _later_s(columns.paced_requests * keep, backlog_s, prefill_s)
+        terms_s: dict[str, Numbers] = {
+            "queue_s": queue_s,
+            "loading_s": loading_s,
+            "prefill_s": prefill_s,
+            "decode_s": decode_s,
+            "communication_s": self._reach_s(),
+            "pressure_s": _pressure_s(request, columns, free_tokens, speed),
+            "harm_s": harm_s,
+            "doubt_s": self._doubt_s(prefill_s + decode_s),
+            "money_s": self._money_s(prefill_s, decode_s),
+        }
+        total_s = self._total_s(terms_s)
+        start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
+        total_s = total_s + start_s
+        # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
+        # cost: each of those prompts pays for it as harm.
+        tpot_s = step_s / (1.0 - prefill_share(columns.paced_prefill * keep))
+        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits)
+
+    def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
+        """The sum of all terms as they are weighed, `tail_s` being added to them."""
+        tail = self._snapshot.tail
+        ttft_s = terms_s["queue_s"] + terms_s["prefill_s"] + (terms_s["communication_s"] + terms_s["loading_s"])
+        tail_s = terms_s["tail_s"] = tail.weight * np.maximum(ttft_s - tail.begins_s, 0.0)
+        return self._weights.weigh(
+            ttft_s=ttft_s + tail_s,
+            completion_s=terms_s["decode_s"] + terms_s["doubt_s"],
+            pressure_s=terms_s["pressure_s"],
+            harm_s=terms_s["harm_s"],
+            money_s=terms_s["money_s"],
+        )
+
+    def _loading_s(self, step_s: Floats) -> tuple[Numbers, Numbers]:
+        """Seconds until the request's adapter is in the GPU, and those in which the batch stands still for it."""
+        columns, adapters = self._columns, self._snapshot.adapters
+        adapts = columns.adapts(self._request.model)
+        if adapts is None:
+            return 0.0, 0.0
+        load_s: Floats = adapts * columns.lora_load_s
+        wait_s = slot_wait_s(columns.lora_turn, columns.lora_crowd, _answer_s(self._request, columns, step_s))
+        loading_s: Floats = load_s + adapts * wait_s
+        for key, loaded_s in adapters.loaded(self._request.model):
+            row = columns.row_of.get(key)
+            if row is not None:
+                loading_s[row], load_s[row] = max(0.0, loaded_s - self._now), 0.0
+        return loading_s, load_s
+
+    def _start_s(self, total_s: Floats, eligible: Flags) -> Numbers:
+        """What holds requests back from instances that have just become Ready."""
+        columns, now = self._columns, self._now
+        if now >= columns.latest_ready_s + WINDOW_S:
+            return 0.0
+        starts = {}
+        for row in np.flatnonzero(eligible & (now < columns.ready_since_s + WINDOW_S)).tolist():
+            member = self._snapshot.members[row]
+            progress = self._snapshot.warm_ups.progress(member.instance.key, member.ready_since_s, now)
+            if progress < 1.0:
+                starts[row] = progress
+        warm = eligible.copy()
+        warm[list(starts)] = False
+        warm_requests = columns.requests[warm].mean().item() if np.count_nonzero(warm) else None
+        start_s = np.zeros(len(total_s))
+        for row, progress in starts.items():
+            start_s[row] = slow_start_s(total_s.item(row), columns.requests.item(row), progress, warm_requests)
+        return start_s
+
+    def _reach_s(self) -> Numbers:
+        request, columns = self._request, self._columns
+        reach_s: Numbers = 0.0
+        if columns.any_way:
+            reach_s += communication_s(request, columns.rtt_s, columns.byte_s)
+        if columns.any_waits:
+            reach_s += work_s(request) * columns.host_waits
+        return reach_s
+
+    def _doubt_s(self, own_s: Floats) -> Numbers:
+        limit_s = self._snapshot.policy.stale_after_s
+        heard_at_s = self._snapshot.heard_at_s
+        if heard_at_s - self._columns.oldest_at_s <= old_from_s(limit_s):
+            return 0.0
+        return doubt_s(own_s, doubt_share(heard_at_s - self._columns.observed_at_s, limit_s))
+
+    def _money_s(self, prefill_s: Floats, decode_s: Floats) -> Numbers:
+        value_per_hour, columns = self._weights.value_per_hour, self._columns
+        if not value_per_hour:
+            return 0.0
+        taken_s = instance_s(prefill_s, decode_s, columns.batch_requests)
+        money: Floats = compute_money(columns.prices_per_hour(), taken_s)
+        money += crossing_money(self._request, columns.price_per_gb)
+        return money_s(money, value_per_hour)
+
+
+def _sharing_s(request: Request, columns: Columns, speed: _Speed) -> Floats:
+    """Seconds by which the steps of others take longer with one more answer among them, summed.
+
+    Of two answers of unknown length about half of either is produced together.
+    """
+    output_tokens = request.expected_output_tokens
+    longer_s = speed.growth_s(1, request.prompt_tokens + output_tokens / 2)
+    sharing_s: Floats = columns.requests * (output_tokens / 2) * longer_s
+    return sharing_s
+
+
+def _later_s(rps: Floats, backlog_s: Floats, prefill_s: Floats) -> Floats:
+    """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
+
+    Those come at the rate at which others came; on the average they find half of this prompt's computation ahead.
+    """
+    return rps * (backlog_s + prefill_s / 2) * prefill_s
+
+
+def _room(
+    request: Request, columns: Columns, new_tokens: Floats, free_tokens: Floats, step_s: Floats
+) -> tuple[Numbers, Numbers]:
+    """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
+
+    `new_tokens`: of its prompt, that are not held yet.
+    Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
+    """
+    ends = columns.batch_requests - columns.max_num_seqs
+    lacking_tokens = new_tokens - free_tokens
+    lacking = lacking_tokens > 0
+    if not np.count_nonzero(lacking) and not np.count_nonzero(ends > 0):
+        return 0.0, 0.0
+    requests = np.maximum(columns.requests, 1.0)
+    end_s = _answer_s(request, columns, step_s) / requests * columns.busy
+    per_request_tokens = np.maximum(columns.held_tokens / requests, 1.0)
+    ends = np.maximum(np.maximum(ends, 0.0), np.where(lacking, np.ceil(lacking_tokens / per_request_tokens), 0.0))
+    taken_tokens = new_tokens + request.expected_output_tokens
+    return ends * end_s, np.where(lacking, taken_tokens / per_request_tokens * end_s, 0.0)
+
+
+def _answer_s(request: Request, columns: Columns, step_s: Floats) -> Floats:
+    """Seconds that an answer takes which runs there now."""
+    return np.where(columns.answer_tokens > 0, columns.answer_tokens, request.expected_output_tokens) * step_s
+
+
+def _pressure_s(request: Request, columns: Columns, free_tokens: Floats, speed: _Speed) -> Numbers:
+    """Expected seconds lost to preemption: somebody is computed a second time if the KV blocks run out.
+
+    Answers are of unknown length, about as uncertain as they are long (exponential). So what n of them will still
+    grow is nearly normal, with a deviation of the n-th root of the mean growth; the chance that it does not fit is
+    taken from there (logistic approximation of the normal distribution, off by less than 0.01).
+    """
+    growth_tokens = columns.growth_tokens + request.expected_output_tokens
+    deviation_tokens = np.maximum(growth_tokens, 1.0) * columns.batch_spread
+    z = (free_tokens - request.prompt_tokens - growth_tokens) / deviation_tokens
+    open_to_doubt = z <= _SURE
+    if not np.count_nonzero(open_to_doubt):
+        return 0.0
+    chance = open_to_doubt / (1.0 + np.exp(1.702 * np.clip(z, -_SURE, _SURE)))
+    pressure_s: Floats = chance * speed.prefill_s(request.prompt_tokens, 0)
+    return pressure_s

@@ -1,0 +1,239 @@
+"""Why a request went where it went, or nowhere: constraints, every cost term, and what the second best would cost.
+
+A decision leaves little behind (`Material`), so that the request path pays next to nothing; the rest is worked out
+when somebody asks. Cost terms are read from the fields of `Cost`, so that a new term appears here by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from extproc.core.reasons.measured import Measured
+from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
+from extproc.core.reasons.rejection_text import said
+from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.values.decision import Candidate, Cost, Decision, Reason, Rejection
+from extproc.core.values.request import Request
+
+WEIGHTS = "weights"  # name of the term that is no field of `Cost`
+_NO_TERMS = frozenset({"total_s"})
+_NOTEWORTHY_S = 0.0005  # terms that differ by less make no difference
+_NOTEWORTHY_SHARE = 0.05  # and those that are less than this share of the largest one
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What an explanation is made from, as it was at the decision; small, and free of prompt and hashes."""
+
+    request: Request
+    decision: Decision
+    policy: Policy
+    instances: int  # that were known
+    miss: Miss | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The request, in the terms that were decided upon."""
+
+    id: str
+    trace_id: str  # Envoy's x-request-id, "" if it is not known
+    api: str
+    model: str
+    prompt_tokens: int
+    token_error: float  # mean relative error of that estimate, 0 where it was counted
+    expected_output_tokens: int
+    request_class: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An instance and the first hard constraint that it fails."""
+
+    instance: str
+    reason: Reason
+    needs: str | float | tuple[str, ...]
+    has: str | float | tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An instance that could serve the request, and what that would cost."""
+
+    instance: str
+    address: str
+    total_s: float
+    terms_s: dict[str, float]
+    cached_tokens: int
+    cached_source: str  # learned, told, recent; "" where nothing is cached
+    ttft_s: float  # as predicted
+    tpot_s: float
+    doubt: str = ""  # the constraint that it failed, and that was waived since no other instance was left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterfactual:
+    """What the second best would have cost beyond the choice; below 0 where a near-tie was drawn for the dearer."""
+
+    instance: str
+    difference_s: float
+    terms_s: dict[str, float]  # difference of each term
+    decided_by: str  # the term that speaks most for the choice, "" if none does
+    near_tie: bool  # drawn from at random
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All of it; plain values that JSON can hold."""
+
+    request: Asked
+    chosen: str | None
+    partner: str | None  # that computes the prompt for the chosen one
+    options: tuple[Option, ...]  # the choice, then the next best in the order in which they would be tried
+    further: int  # instances that would have served too, at a higher cost, and are not listed
+    rejected: tuple[Failed, ...]  # nearest first
+    second: Counterfactual | None
+    miss: Miss | None  # the nearest one, where nothing could be chosen
+    outcome: Measured | None = None
+
+
+def material(request: Request, decision: Decision, snapshot: Snapshot, now: float) -> Material:
+    """What to keep of a decision that was made at `now` upon `snapshot`."""
+    miss = nearest_miss(request, decision, snapshot, now)
+    slim = replace(request, prefix=(), chains={}, token_counts=())  # hashes may be a MiB, and are not shown
+    return Material(slim, decision, snapshot.policy, len(snapshot.members), miss)
+
+
+def explain(known: Material, trace_id: str = "", outcome: Measured | None = None) -> Explanation:
+    """Explain a decision, with what became of it if that is known."""
+    request, decision = known.request, known.decision
+    partner = None if decision.partner is None else decision.partner.instance.id
+    waived = {rejection.instance_id: rejection for rejection in decision.rejected} if decision.chosen else {}
+    if partner is not None:
+        waived.pop(partner, None)  # it takes no whole request, and need not
+    options = tuple(_option(each, waived.pop(each.instance.id, None)) for each in decision.candidates)
+    listed = {option.instance for option in options} | {each.instance_id for each in decision.rejected}
+    nearest = "" if known.miss is None else known.miss.instance
+    rejected = sorted(
+        waived.values() if decision.chosen else decision.rejected,
+        key=lambda each: (each.instance_id != nearest, distance(each)),
+    )
+    return Explanation(
+        request=Asked(
+            id=request.id,
+            trace_id=trace_id,
+            api=request.api,
+            model=request.model,
+            prompt_tokens=request.prompt_tokens,
+            token_error=request.token_error,
+            expected_output_tokens=request.expected_output_tokens,
+            request_class=request.request_class.value,
+            priority=request.priority,
+        ),
+        chosen=options[0].instance if options else None,
+        partner=partner,
+        options=options,
+        further=max(0, known.instances - len(listed)),
+        rejected=tuple(map(_failed, rejected)),
+        second=_second(decision, known.policy),
+        miss=known.miss,
+        outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
+    )
+
+
+def terms(cost: Cost) -> dict[str, float]:
+    """Seconds of each term of a cost, by its name without the unit; together they are the total.
+
+    What the class of the request weighs more or less than its bare seconds stands under `WEIGHTS`.
+    """
+    names = [field.name for field in fields(cost) if field.name not in _NO_TERMS]
+    values = {name.removesuffix("_s"): getattr(cost, name) for name in names}
+    return values | {WEIGHTS: cost.total_s - sum(values.values())}
+
+
+def cached_source(candidate: Candidate) -> str:
+    """Which of the claims was believed of what is cached: told by the engine, sent a moment ago, or learned."""
+    claims, tokens = candidate.claims, candidate.cached_tokens
+    if not tokens:
+        return ""
+    if claims.told_tokens == tokens:
+        return "told"
+    return "recent" if claims.recent_tokens == tokens and claims.learned_tokens != tokens else "learned"
+
+
+def _option(candidate: Candidate, doubt: Rejection | None) -> Option:
+    return Option(
+        instance=candidate.instance.id,
+        address=candidate.instance.address,
+        total_s=candidate.cost.total_s,
+        terms_s=terms(candidate.cost),
+        cached_tokens=candidate.cached_tokens,
+        cached_source=cached_source(candidate),
+        ttft_s=candidate.cost.ttft_s,
+        tpot_s=candidate.tpot_s,
+        doubt="" if doubt is None else said(doubt),
+    )
+
+
+def _failed(rejection: Rejection) -> Failed:
+    return Failed(
+        instance=rejection.instance_id,
+        reason=rejection.reason,
+        needs=rejection.needs,
+        has=rejection.has,
+        text=said(rejection),
+    )
+
+
+def _second(decision: Decision, policy: Policy) -> Counterfactual | None:
+    if decision.chosen is None or not decision.alternatives:
+        return None
+    chosen, second = decision.chosen, decision.alternatives[0]
+    taken = terms(chosen.cost)
+    differences = {name: value - taken.get(name, 0.0) for name, value in terms(second.cost).items()}
+    difference_s = second.cost.total_s - chosen.cost.total_s
+    least_s = min(second.cost.total_s, chosen.cost.total_s)
+    near_tie = abs(difference_s) <= min(policy.near_tie_s, least_s * policy.near_tie_share)
+    noteworthy = _noteworthy(differences)
+    return Counterfactual(
+        instance=second.instance.id,
+        difference_s=difference_s,
+        terms_s=differences,
+        decided_by=max((name for name in noteworthy if differences[name] > 0), key=differences.__getitem__, default=""),
+        near_tie=near_tie,
+        text=_told(second.instance.id, difference_s, {name: differences[name] for name in noteworthy}, near_tie),
+    )
+
+
+def _noteworthy(differences: dict[str, float]) -> list[str]:
+    """Names of the terms that make the difference, the largest first."""
+    least_s = max(_NOTEWORTHY_S, _NOTEWORTHY_SHARE * max(map(abs, differences.values()), default=0.0))
+    names = [name for name, value in differences.items() if abs(value) >= least_s]
+    return sorted(names, key=lambda name: -abs(differences[name]))
+
+
+def _told(instance_id: str, difference_s: float, differences: dict[str, float], near_tie: bool) -> str:
+    """The difference in words: "h100-2 would have cost 0.41 s more: queue +0.52 s, prefill -0.11 s"."""
+    more = "more" if difference_s >= 0 else "less"
+    text = f"{instance_id} would have cost {seconds(abs(difference_s))} s {more}"
+    if differences:
+        text += ": " + ", ".join(f"{name} {value:+.{decimals(value)}f} s" for name, value in differences.items())
+    return text + (" (a near-tie: one is drawn at random)" if near_tie else "")
+
+
+def _served(address: str, options: tuple[Option, ...]) -> str:
+    return next((option.instance for option in options if option.address == address), address)
+
+
+def seconds(value: float) -> str:
+    """Seconds with as many decimals as tell something."""
+    return f"{value:.{decimals(value)}f}"
+
+
+def decimals(value: float) -> int:
+    """Decimals with which seconds tell something: milliseconds below a tenth of a second, none from 100 s on."""
+    size = abs(value)
+    return 3 if size < 0.1 else 2 if size < 10 else 1 if size < 100 else 0

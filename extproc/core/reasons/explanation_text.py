@@ -1,0 +1,173 @@
+"""An explanation for people: a table of at most 100 columns, or one line for a header."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from extproc.core.reasons.explanation import Explanation, Option, decimals, seconds
+from extproc.core.reasons.measured import Measured
+
+COLUMNS = 100
+LINE_BYTES = 512
+
+_NAME_COLUMNS = 28
+_OTHER = "other"  # the smallest terms together, where the table would be too wide
+_REJECTED_SHOWN = 40
+_SHOWN_S = 0.0005  # a term below it shows as 0
+_LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
+
+
+def as_text(told: Explanation) -> str:
+    """Several lines: the request, the choice, a table of options, who was left out and why, and the outcome."""
+    blocks = [[line for text in (_request(told), *_verdict(told)) for line in wrap(text, COLUMNS)]]
+    if told.options:
+        blocks.append(_options(told.options))
+    if told.further:
+        blocks[-1].append(f"and {told.further} more at a higher cost")
+    if told.rejected:
+        blocks.append(_rejected(told))
+    if told.outcome is not None:
+        blocks.append(_outcome(told, told.outcome))
+    return "\n\n".join("\n".join(line[:COLUMNS].rstrip() for line in block) for block in blocks)
+
+
+def as_line(told: Explanation, served_by: str = "") -> str:
+    """At most 512 bytes of printable ASCII: what matters most first. `served_by`: the address that answered."""
+    request = told.request
+    parts = [f"id={request.trace_id or request.id}"]
+    if not told.options:
+        parts += [f"instance=none; {told.miss.reason}: {told.miss.text}" if told.miss else "instance=none"]
+        return _printable("; ".join(parts))
+    chosen = told.options[0]
+    parts.append(f"instance={chosen.instance[:_NAME_COLUMNS]}")
+    other = next((option.instance for option in told.options[1:] if option.address == served_by), "")
+    if other or (served_by and served_by != chosen.address):
+        parts.append(f"served by={(other or served_by)[:_NAME_COLUMNS]}")
+    if told.partner:
+        parts.append(f"prompt by={told.partner[:_NAME_COLUMNS]}")
+    parts.append(f"cost={chosen.total_s:.3f}s ({_terms(chosen)})")
+    source = f" {chosen.cached_source}" if chosen.cached_source else ""
+    parts.append(f"cached={chosen.cached_tokens}/{request.prompt_tokens}{source}")
+    if told.second is not None:
+        parts.append(f"second: {told.second.text}")
+    return _printable("; ".join(parts))
+
+
+def _request(told: Explanation) -> str:
+    request = told.request
+    name = request.trace_id or request.id
+    error = f" ±{request.token_error:.0%}" if request.token_error else ""
+    return (
+        f"request {name}: {request.api} of {request.model}, {request.prompt_tokens:,} prompt tokens{error}, "
+        f"{request.expected_output_tokens:,} of output, {request.request_class}"
+    )
+
+
+def _verdict(told: Explanation) -> list[str]:
+    if told.options:
+        first, partner = told.options[0], f"; {told.partner} computes its prompt" if told.partner else ""
+        lines = [f"goes to {first.instance} at {seconds(first.total_s)} s{partner}"]
+        return [*lines, *([told.second.text] if told.second else [])]
+    if told.miss is None:
+        return ["goes nowhere: no instance is known"]
+    return [f"goes nowhere: {told.miss.reason}", f"nearest: {told.miss.text}"]
+
+
+def _terms(option: Option) -> str:
+    shown = {name: value for name, value in option.terms_s.items() if abs(value) >= _SHOWN_S}
+    return " ".join(f"{name}={value:.3f}" for name, value in shown.items())
+
+
+def _options(options: Sequence[Option]) -> list[str]:
+    """A row an option, a column a term; terms that are 0 everywhere are named below."""
+    names = list(dict.fromkeys(name for option in options for name in option.terms_s))
+    largest = {name: max(abs(option.terms_s.get(name, 0.0)) for option in options) for name in names}
+    shown = [name for name in names if largest[name] >= _SHOWN_S]
+    merged: list[str] = []
+    while True:
+        lines = _table(_option_rows(options, shown, merged))
+        if len(shown) < 2 or max(map(len, lines)) <= COLUMNS:
+            break
+        merged.append(min(shown, key=largest.__getitem__))
+        shown.remove(merged[-1])
+    zero = [name for name in names if name not in shown and name not in merged]
+    if merged:
+        lines.append(f"{_OTHER}: {', '.join(merged)}")
+    if zero:
+        lines.append(f"0 everywhere: {', '.join(zero)}")
+    return [
+        *lines,
+        *(f"{option.instance} {option.doubt}; but no better one is left" for option in options if option.doubt),
+    ]
+
+
+def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequence[str]) -> list[list[str]]:
+    head = ["INSTANCE", "COST", *(name.upper() for name in shown), *([_OTHER.upper()] if merged else [])]
+    rows = [[*head, "TTFT", "TPOT", "CACHED"]]
+    for option in options:
+        values = [option.total_s, *(option.terms_s.get(name, 0.0) for name in shown)]
+        if merged:
+            values.append(sum(option.terms_s.get(name, 0.0) for name in merged))
+        cells = [f"{value:.{_column_decimals(options)}f}" for value in values]
+        cached = f"{option.cached_tokens:,} {option.cached_source}".strip()
+        times = [f"{seconds(option.ttft_s)} s", f"{1000 * option.tpot_s:.1f} ms"]
+        rows.append([_short(option.instance), *cells, *times, cached])
+    return rows
+
+
+def _column_decimals(options: Sequence[Option]) -> int:
+    """Costs stand below each other, so all have as many decimals as the least one needs, and one more."""
+    return min(3, decimals(min(abs(option.total_s) for option in options)) + 1)
+
+
+def _rejected(told: Explanation) -> list[str]:
+    shown = told.rejected[:_REJECTED_SHOWN]
+    lines = _table([["INSTANCE", "WHY NOT", ""], *([_short(each.instance), each.reason, each.text] for each in shown)])
+    rest = Counter(each.reason.value for each in told.rejected[_REJECTED_SHOWN:])
+    if rest:
+        lines.append("and " + ", ".join(f"{count} more {reason}" for reason, count in rest.most_common()))
+    return lines
+
+
+def _outcome(told: Explanation, outcome: Measured) -> list[str]:
+    retried = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
+    served = f" from {outcome.instance}" if outcome.instance else ""
+    lines = [f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s"]
+    request = told.request
+    served_option = next((option for option in told.options if option.instance == outcome.instance), None)
+    predicted = served_option or (told.options[0] if told.options else None)
+    if predicted is None:
+        return lines
+    rows = [
+        ["TTFT", f"{seconds(predicted.ttft_s)} s", _or_dash(outcome.ttft_s, "{:.3f} s")],
+        ["TPOT", f"{1000 * predicted.tpot_s:.1f} ms", _or_dash(outcome.tpot_s, "{:.1f} ms", 1000)],
+        ["cached tokens", f"{predicted.cached_tokens:,}", _or_dash(outcome.cached_tokens, "{:,}")],
+        ["prompt tokens", f"{request.prompt_tokens:,}", _or_dash(outcome.prompt_tokens, "{:,}")],
+        ["output tokens", f"{request.expected_output_tokens:,}", _or_dash(outcome.completion_tokens, "{:,}")],
+    ]
+    return [*lines, *_table([["", "PREDICTED", "ACTUAL"], *rows])]
+
+
+def _or_dash(value: float | None, form: str, factor: int = 1) -> str:
+    return "-" if value is None else form.format(value * factor)
+
+
+def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows as lines, the first one the head: words to the left, numbers to the right."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if column[0] in _LEFT else cell.rjust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_COLUMNS else name[: _NAME_COLUMNS - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    """What may stand in a header, cut to its length."""
+    ascii_text = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+    return ascii_text[:LINE_BYTES]

@@ -1,0 +1,75 @@
+"""What was measured of a finished request, in the terms in which it was predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core.values.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One request as it went; None where it cannot be told."""
+
+    instance: str  # that answered; its address if the id is not known, "" if none did
+    status: int
+    attempts: int
+    duration_s: float
+    ttft_s: float | None  # from the moment at which Envoy began to send to the engine
+    tpot_s: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionErrors:
+    """How far predictions were off; None where the outcome shows nothing of them."""
+
+    ttft_ratio: float | None = None  # actual over predicted
+    tpot_ratio: float | None = None
+    cached_share: float | None = None  # of the prompt: cached more (above 0) or less than believed
+
+
+def measured(outcome: Outcome) -> Measured:
+    """Times that are comparable to predicted ones.
+
+    Only a streamed answer shows its first token; only one answer in a body shows the pace of each.
+    """
+    features = outcome.features
+    ttft_s = tpot_s = None
+    if features is not None and features.stream and outcome.ttft_s is not None:
+        ttft_s = max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0))
+        tokens = outcome.completion_tokens or 0
+        if features.choices == 1 and tokens >= 2:
+            tpot_s = max(0.0, outcome.duration_s - outcome.ttft_s) / (tokens - 1)
+    return Measured(
+        instance=outcome.address,
+        status=outcome.status,
+        attempts=outcome.attempts,
+        duration_s=outcome.duration_s,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        prompt_tokens=outcome.prompt_tokens,
+        completion_tokens=outcome.completion_tokens,
+        cached_tokens=outcome.cached_tokens,
+    )
+
+
+def prediction_errors(outcome: Outcome) -> PredictionErrors:
+    """Errors of a request that succeeded where it was sent: of any other, something else was timed."""
+    features = outcome.features
+    if features is None or not 200 <= outcome.status < 300 or outcome.attempts > 1:
+        return PredictionErrors()
+    actual = measured(outcome)
+    cached_share = None
+    # The one that answers a pair's request counts what was handed over to it as cached.
+    if actual.cached_tokens is not None and actual.prompt_tokens and not features.partner_key:
+        cached_share = (actual.cached_tokens - features.cached_tokens) / actual.prompt_tokens
+    return PredictionErrors(
+        _ratio(actual.ttft_s, features.ttft_s), _ratio(actual.tpot_s, features.tpot_s), cached_share
+    )
+
+
+def _ratio(actual_s: float | None, predicted_s: float) -> float | None:
+    return None if actual_s is None or predicted_s <= 0 else actual_s / predicted_s

@@ -1,0 +1,49 @@
+"""A hard constraint that an instance fails, in words."""
+
+from __future__ import annotations
+
+from extproc.core.values.decision import Reason, Rejection
+
+_NAMES_SHOWN = 4
+_NUMBERS = {  # what the two numbers of a reason count
+    Reason.CONTEXT_TOO_LONG: "needs {needs} tokens of context, has {has}",
+    Reason.KV_TOO_SMALL: "needs {needs} KV blocks, has {has}",
+    Reason.AT_CONCURRENCY_LIMIT: "would have {needs} requests, may have {has}",
+    Reason.QUEUE_TOO_LONG: "{needs} requests would wait, {has} may",
+    Reason.KV_FULL: "needs {needs} KV blocks, has {has} free",
+}
+
+
+def said(rejection: Rejection) -> str:
+    """What is missing, with the numbers: "needs 3,100 KV blocks, has 2,480"."""
+    needs, has = rejection.needs, rejection.has
+    match rejection.reason:
+        case Reason.MODEL_NOT_SERVED:
+            return f"does not serve {_names(needs)}, but {_names(has)}"
+        case Reason.CAPABILITY_MISSING:
+            return f"lacks {_names(needs)}"  # they are only those that are missing
+        case Reason.NOT_READY:
+            return f"is {has}, not {needs}"
+        case Reason.STALE if isinstance(has, int | float):
+            return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
+        case Reason.COOLING_DOWN if isinstance(has, int | float):
+            return f"failed a moment ago and rests for {has:.1f} s"
+    if isinstance(needs, int | float) and isinstance(has, int | float):
+        form = _NUMBERS.get(rejection.reason, "needs {needs}, has {has}")
+        return form.format(needs=_number(needs), has=_number(has))
+    return f"needs {_names(needs)}, has {_names(has)}"
+
+
+def _number(value: object) -> str:
+    """A whole number with commas, any other with one decimal."""
+    if isinstance(value, int | float):
+        return f"{int(value):,}" if float(value).is_integer() else f"{value:,.1f}"
+    return str(value)
+
+
+def _names(value: object) -> str:
+    if not isinstance(value, tuple | list):
+        return _number(value)
+    shown = ", ".join(map(str, value[:_NAMES_SHOWN]))
+    more = len(value) - _NAMES_SHOWN
+    return (shown + (f" and {more} more" if more > 0 else "")) or "nothing"

@@ -1,0 +1,119 @@
+"""Which outcomes tell how fast an instance computes, and what they say: samples of its prefill and of its decode steps.
+
+A prefill is timed only where nothing else was computed or waited for just then: predicted queues that are wrong would
+otherwise pass for slowness, which predicts longer queues, and so on. Other requests' first tokens, as far as their
+outcomes are known, bear witness: if one came after this request was sent, and was sent before it, the engine was not
+free, whatever had been predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from extproc.core.flight.load_meter import MetLoad
+from extproc.core.speeds.speed import Speed
+from extproc.core.speeds.step_times import Phase, Sample
+from extproc.core.values.outcome import Features, Outcome
+
+_WITNESSES = 64  # latest requests of an instance whose first tokens are remembered
+_JITTER_S = 0.001  # of measured times
+_STEP_DOUBT = 0.3  # standard deviation of the wait for the running step, in steps: it is uniform
+_STEP_SLACK = 1.5  # steps that may be predicted as a wait and are no backlog; beliefs of a step have changed since
+_INTERFERENCE_DOUBT = 0.5  # of the time that others' prompts took from a decode
+_UNKNOWN_BATCH_DOUBT = 0.3  # of a step where only the batch at its start is known
+_MIN_STEPS = 8  # fewer decode steps are timed too badly, as engines send some tokens together
+
+
+@dataclass(slots=True)
+class Witnesses:
+    """When the latest requests of one instance were sent and had their first token, on Envoy's clock."""
+
+    spans: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_WITNESSES))
+
+    def alone(self, sent_s: float, first_s: float) -> bool:
+        """Whether no other request is known to have waited or been computed in this time; it is noted either way."""
+        alone = all(other_first_s <= sent_s or other_sent_s >= first_s for other_sent_s, other_first_s in self.spans)
+        self.spans.append((sent_s, first_s))
+        return alone
+
+
+def samples(
+    outcome: Outcome, speed: Speed, step_tokens: int, met: MetLoad | None, witnesses: Witnesses, now: float
+) -> Iterator[Sample]:
+    """Samples of a finished request on the instance that it was predicted for.
+
+    One step of its engine computes `step_tokens` at the most. `met` is the load that it met, None if that is not known;
+    `now` is when it ended, for want of a start. `witnesses` are those of the instance that computed the prompt.
+    """
+    features = outcome.features
+    if features is None or not features.stream or outcome.ttft_s is None or outcome.attempts > 1:
+        return  # only streams show a first token; of a retried request another instance was timed
+    ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)
+    sent_s = now - outcome.duration_s if outcome.started_s is None else outcome.started_s
+    sent_s += outcome.routing_s or 0.0
+    alone = witnesses.alone(sent_s, sent_s + ttft_s) and (met is None or met.alone(ttft_s))
+    if ttft_s <= 0.0 or features.choices > 1:
+        return
+    # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
+    if alone and not features.partner_key:
+        prefill = _prefill(features, outcome, speed, step_tokens, ttft_s)
+        if prefill is not None:
+            yield prefill
+    if (decode := _decode(features, outcome, speed, met)) is not None:
+        yield decode
+
+
+def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: int, ttft_s: float) -> Sample | None:
+    """The prefill, if it began at once but for the end of the running step."""
+    prompt_tokens = outcome.prompt_tokens or features.prompt_tokens
+    cached_tokens = features.cached_tokens if outcome.cached_tokens is None else outcome.cached_tokens
+    cached_tokens = min(cached_tokens, prompt_tokens - 1)
+    if outcome.cached_tokens is None and cached_tokens > prompt_tokens / 4:
+        return None  # believed, never confirmed, and too much depends on it
+    new_tokens = prompt_tokens - cached_tokens
+    table_s = speed.prior.prefill_s(new_tokens, cached_tokens)
+    expected_s = speed.prefill_s(new_tokens, cached_tokens)
+    step_s = beside_s = 0.0
+    if features.batch_requests:
+        step_s = speed.decode_step_s(features.batch_requests, features.batch_tokens)
+        # The running step has to end, half of one in the mean, and steps with a piece of the prompt decode as well.
+        pieces = math.ceil(new_tokens / step_tokens)
+        beside_s = step_s / 2 + pieces * (step_s - speed.decode_step_s(0, 0))
+    backlog_s = features.queue_s - _STEP_SLACK * step_s
+    if backlog_s > 0.05 * expected_s or beside_s > expected_s or features.engine_waiting:
+        return None
+    measured_s = ttft_s - beside_s
+    doubt_s = _JITTER_S + _STEP_DOUBT * step_s
+    if measured_s < doubt_s:
+        return None
+    estimated = 0.0 if outcome.prompt_tokens else 0.15
+    return Sample(Phase.PREFILL, measured_s, table_s, doubt_s / expected_s + estimated)
+
+
+def _decode(features: Features, outcome: Outcome, speed: Speed, met: MetLoad | None) -> Sample | None:
+    """The mean decode step, with what others' prompts took from it taken off."""
+    steps = (outcome.completion_tokens or 0) - 1
+    if steps < _MIN_STEPS or outcome.ttft_s is None:
+        return None
+    step_s = (outcome.duration_s - outcome.ttft_s) / steps
+    if step_s <= 0.0:
+        return None  # all of it came at once
+    doubt = _JITTER_S / (steps * max(step_s, 1e-4))
+    if met is None:
+        sequences, context_tokens = features.batch_requests + 1.0, features.batch_tokens
+        context_tokens += features.prompt_tokens + features.output_tokens / 2
+        taken_s = 0.0
+        doubt += _UNKNOWN_BATCH_DOUBT
+    else:
+        sequences, context_tokens = max(1.0, met.sequences), met.context_tokens
+        # A step that computes a prompt too pays the fixed cost once, as `Profile.mixed_step_s` has it.
+        fixed_s = speed.prefill_s(0, 0)
+        taken_s = max(0.0, met.prefill_s - met.prefills * fixed_s) / steps
+        if taken_s > step_s / 3:
+            return None
+        doubt += _INTERFERENCE_DOUBT * taken_s / step_s
+    table_s = speed.prior.decode_step_s(sequences, context_tokens)
+    return Sample(Phase.DECODE, step_s - taken_s, table_s, doubt)

@@ -1,0 +1,127 @@
+"""Where a request goes, what that costs, and why the others were turned down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from extproc.core.values.instance import Instance
+
+
+class Reason(StrEnum):
+    """Why an instance, or the whole request, was turned down; those that pass with time stand last."""
+
+    MODEL_NOT_SERVED = "model_not_served"
+    CAPABILITY_MISSING = "capability_missing"
+    PLACEMENT_UNREADABLE = "placement_unreadable"  # a demand that we do not understand: nobody is known to fulfil it
+    ZONE_NOT_ALLOWED = "zone_not_allowed"
+    TAG_MISSING = "tag_missing"
+    HARDWARE_NOT_ALLOWED = "hardware_not_allowed"
+    PRECISION_NOT_ALLOWED = "precision_not_allowed"
+    TOPOLOGY_NOT_ALLOWED = "topology_not_allowed"
+    ROLE_TAKES_HALF = "role_takes_half"  # it takes one half of a request, and no pair could be made
+    CONTEXT_TOO_LONG = "context_too_long"
+    KV_TOO_SMALL = "kv_too_small"
+    NOT_READY = "not_ready"
+    COOLING_DOWN = "cooling_down"
+    STALE = "stale"
+    PUSHED_BACK = "pushed_back"  # it answered 429 or 503 a moment ago
+    AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
+    QUEUE_TOO_LONG = "queue_too_long"
+    KV_FULL = "kv_full"  # too few KV blocks are free now, as far as the operator lets them be filled
+    NO_INSTANCE = "no_instance"  # nothing is registered at all
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A hard constraint that an instance fails, with the two numbers (or names) that clash."""
+
+    instance_id: str
+    reason: Reason
+    needs: str | float | tuple[str, ...]
+    has: str | float | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds that a request costs on one instance, term by term, and what they are worth together."""
+
+    queue_s: float  # work that is ahead of the request
+    prefill_s: float  # computing the prompt tokens that the instance does not hold
+    decode_s: float  # producing the expected output in the batch it would join
+    loading_s: float = 0.0  # until its adapter is in the GPU: waiting for a slot, and loading
+    communication_s: float = 0.0  # reaching the instance, and waiting for its host's CPU and memory
+    pressure_s: float = 0.0  # expected loss to preemption as KV blocks run out
+    harm_s: float = 0.0  # by which others are delayed, summed over them
+    tail_s: float = 0.0  # what waiting for longer than nearly all others counts more
+    doubt_s: float = 0.0  # for what the instance last told is old
+    start_s: float = 0.0  # while the instance has just become Ready: keeps the crowd away
+    money_s: float = 0.0  # waiting that would be worth what the request costs there
+    total_s: float  # all of them as the class of the request weighs them: what instances are compared by
+
+    @property
+    def ttft_s(self) -> float:
+        """Predicted time to the first token."""
+        return self.queue_s + self.loading_s + self.prefill_s + self.communication_s
+
+    def plus(self, other: Cost) -> Cost:
+        """The sum of two costs, term by term."""
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.__dataclass_fields__})
+
+
+class CacheSource(StrEnum):
+    """How it is believed to be known what an instance holds of a prompt."""
+
+    LEARNED = "learned"  # from where earlier requests were sent
+    TOLD = "told"  # by its engine's own events
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Prompt tokens that an instance holds, as each source has it, whichever is believed."""
+
+    learned_tokens: int = 0
+    told_tokens: int | None = None  # None: its engine tells nothing, or the prompt's ids are not known
+    recent_tokens: int = 0  # sent there a moment ago: perhaps computed by now, perhaps not
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instance that can serve the request, and what that would cost."""
+
+    instance: Instance
+    cost: Cost
+    cached_tokens: int  # prompt tokens whose KV the instance is believed to hold
+    tpot_s: float  # predicted seconds for each output token
+    claims: Claims = Claims()
+    handed_tokens: int = 0  # prompt tokens whose KV it takes over from the one that computes them
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes. `chosen` is None when no instance can serve it; `rejected` then says why."""
+
+    chosen: Candidate | None
+    alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
+    rejected: tuple[Rejection, ...] = ()
+    partner: Candidate | None = None  # computes the prompt for the chosen one, or for an alternative
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The chosen one and the alternatives, in this order."""
+        return () if self.chosen is None else (self.chosen, *self.alternatives)
+
+    def with_chosen(self, place: int) -> Decision:
+        """The same with another of its candidates chosen, by its place among them."""
+        ranked = list(self.candidates)
+        chosen = ranked.pop(place)
+        return Decision(chosen, tuple(ranked), self.rejected, self.partner)
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason that stands nearest to success when nothing could be chosen, else None."""
+        if self.chosen is not None:
+            return None
+        if not self.rejected:
+            return Reason.NO_INSTANCE
+        return max((rejection.reason for rejection in self.rejected), key=list(Reason).index)
