@@ -12,7 +12,7 @@ from extproc.adapters.redis_settings import RedisSettings
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import ConfigError
-from extproc.stream.exchange import Rules
+from extproc.stream.rules import Rules
 
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from envoy.config.core.v3 import base_pb2
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
@@ -17,15 +18,19 @@ from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Features, Outcome
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
+    ENDPOINTS_HEADER,
     EXPLANATION_HEADER,
     Annotate,
     Answer,
+    BodyMode,
     Continue,
+    HandBack,
     Message,
     PassOn,
     Reply,
     RequestBody,
     RequestHeaders,
+    ResponseBody,
     ResponseHeaders,
     RouteTo,
     Trailers,
@@ -35,12 +40,24 @@ EXT_PROC_METHOD = ("envoy.service.ext_proc.v3.ExternalProcessor", "Process")
 ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs")
 
 ENDPOINTS_NAMESPACE = "envoy.lb"
-ENDPOINTS_KEY = "x-gateway-destination-endpoint"
+_SERVED_KEY = "x-gateway-destination-endpoint-served"
+_SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+_SUBSET_KEY = "x-gateway-destination-endpoint-subset"
 FEATURES_NAMESPACE = "extproc"
 USAGE_NAMESPACE = "usage"
 _ATTEMPT_TAG = "attempted"  # as `extproc.control.attempt_log` names it
 _SEPARATOR = " "
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+_EARLY = BodyMode.STREAMED_EARLY
+_STREAMED = ProcessingMode.STREAMED
+_BODY_MODES = {
+    ProcessingMode.NONE: BodyMode.NONE,
+    ProcessingMode.STREAMED: BodyMode.STREAMED,
+    ProcessingMode.BUFFERED: BodyMode.BUFFERED,
+    ProcessingMode.BUFFERED_PARTIAL: BodyMode.BUFFERED_PARTIAL,
+    ProcessingMode.FULL_DUPLEX_STREAMED: BodyMode.FULL_DUPLEX,
+}
 
 
 class WireError(ExtprocError):
@@ -58,12 +75,14 @@ def decode_message(data: bytes, wanted: Container[str] = ()) -> Message:
         case "request_headers":
             return _request_headers(request, wanted)
         case "request_body":
-            return RequestBody(request.request_body.body)
+            return RequestBody(request.request_body.body, request.request_body.end_of_stream)
         case "response_headers":
             return _response_headers(request)
+        case "response_body":
+            return ResponseBody(request.response_body.body, request.response_body.end_of_stream)
         case "request_trailers" | "response_trailers":
             return Trailers(of_request=kind == "request_trailers")
-    raise WireError(f"unexpected message '{kind}': only headers, the request's body and trailers are asked for")
+    raise WireError(f"unexpected message '{kind}': only headers, bodies and trailers are known")
 
 
 def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
@@ -78,7 +97,32 @@ def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
                 path = _value(header)
             case _ if key in wanted:
                 kept[key] = _value(header)
-    return RequestHeaders(method, path, request.request_headers.end_of_stream, kept)
+    last, subset = request.request_headers.end_of_stream, _subset(request.metadata_context.filter_metadata)
+    if not request.HasField("protocol_config"):  # Envoys before 1.34 do not tell; BUFFERED fits too, but for trailers
+        return RequestHeaders(method, path, last, kept, BodyMode.BUFFERED_PARTIAL, subset=subset)
+    told = request.protocol_config
+    early = told.send_body_without_waiting_for_header_response
+    mode = _EARLY if early and told.request_body_mode == _STREAMED else _body_mode(told.request_body_mode)
+    answer_mode = _body_mode(told.response_body_mode)
+    return RequestHeaders(method, path, last, kept, mode, answer_mode, subset)
+
+
+def _subset(namespaces: Any) -> frozenset[str] | None:
+    """Endpoints to choose from; none at all if the hint is there and holds none that we can read."""
+    hint = namespaces.get(_SUBSET_NAMESPACE)
+    if hint is None or _SUBSET_KEY not in hint.fields:
+        return None
+    value = hint.fields[_SUBSET_KEY]
+    told = [value, *value.list_value.values] if value.WhichOneof("kind") == "list_value" else [value]
+    texts = (part.strip() for each in told for part in each.string_value.split(","))
+    return frozenset(filter(None, texts))
+
+
+def _body_mode(number: int) -> BodyMode:
+    mode = _BODY_MODES.get(number)
+    if mode is None:
+        raise WireError(f"body mode {number} is not supported: configure BUFFERED or FULL_DUPLEX_STREAMED")
+    return mode
 
 
 def _response_headers(request: Any) -> ResponseHeaders:
@@ -89,6 +133,8 @@ def _response_headers(request: Any) -> ResponseHeaders:
             break
     attributes = request.attributes.get(_ATTRIBUTES)
     upstream = attributes.fields["upstream.address"].string_value if attributes else ""
+    if not upstream and (told := request.metadata_context.filter_metadata.get(ENDPOINTS_NAMESPACE)):
+        upstream = told.fields[_SERVED_KEY].string_value
     return ResponseHeaders(status, upstream)
 
 
@@ -104,6 +150,7 @@ def _continue_replies() -> dict[Continue, bytes]:
         Continue(RequestHeaders): ext_proc.ProcessingResponse(request_headers=go_on),
         Continue(RequestBody): ext_proc.ProcessingResponse(request_body=body),
         Continue(ResponseHeaders): ext_proc.ProcessingResponse(response_headers=go_on),
+        Continue(ResponseBody): ext_proc.ProcessingResponse(response_body=body),
         Continue(Trailers, True): ext_proc.ProcessingResponse(request_trailers=trailers),
         Continue(Trailers, False): ext_proc.ProcessingResponse(response_trailers=trailers),
     }
@@ -121,11 +168,22 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
         case Annotate():
             return _annotate(reply)
         case PassOn():
-            return _CONTINUE[Continue(reply.to)]
+            return _CONTINUE[Continue(reply.to)] if not reply.endpoints else _pass_on(reply)
         case RouteTo():
             return _route_to(reply, cluster_header)
         case Answer():
             return _answer(reply)
+        case HandBack():
+            return _hand_back(reply)
+
+
+def _hand_back(reply: HandBack) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    part = answer.request_body if reply.of_request else answer.response_body
+    streamed = part.response.body_mutation.streamed_response
+    streamed.body = reply.body
+    streamed.end_of_stream = reply.last
+    return bytes(answer.SerializeToString())
 
 
 def _annotate(reply: Annotate) -> bytes:
@@ -136,14 +194,14 @@ def _annotate(reply: Annotate) -> bytes:
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
     answer = ext_proc.ProcessingResponse()
-    common = answer.request_body.response
-    common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
-    _set_header(common.header_mutation, cluster_header, reply.cluster)
+    common = _common(answer, reply.to)
+    if reply.cluster:
+        _set_header(common.header_mutation, cluster_header, reply.cluster)
     for name, value in reply.headers:
         _set_header(common.header_mutation, name, value)
     namespaces = answer.dynamic_metadata.fields
     endpoints = namespaces[ENDPOINTS_NAMESPACE].struct_value.fields
-    endpoints[ENDPOINTS_KEY].string_value = ",".join(reply.endpoints)
+    endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
     features = namespaces[FEATURES_NAMESPACE].struct_value.fields
     for name, value in _features_fields(reply.features):
         field = features[name]
@@ -156,6 +214,22 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
         else:
             field.number_value = value
     return bytes(answer.SerializeToString())
+
+
+def _pass_on(reply: PassOn) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    endpoints = ",".join(reply.endpoints)
+    _set_header(_common(answer, reply.to).header_mutation, ENDPOINTS_HEADER, endpoints)
+    told = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
+    told[ENDPOINTS_HEADER].string_value = endpoints
+    return bytes(answer.SerializeToString())
+
+
+def _common(answer: Any, to: type[Message]) -> Any:
+    """The part of a reply that changes the request; Envoy looks for its route anew."""
+    common = (answer.request_headers if to is RequestHeaders else answer.request_body).response
+    common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
+    return common
 
 
 def _features_fields(features: Features) -> Iterator[tuple[str, Any]]:

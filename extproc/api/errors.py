@@ -36,6 +36,7 @@ _PLACEMENT = (
     Reason.PRECISION_NOT_ALLOWED,
     Reason.TOPOLOGY_NOT_ALLOWED,
 )
+_OVERLOAD = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.PUSHED_BACK})
 _PROMPT_FIELDS = {
     "chat": "messages",
     "completions": "prompt",
@@ -45,7 +46,12 @@ _PROMPT_FIELDS = {
 }
 
 # Anthropic has a type for each status. Its 529 for overload is none that Envoy can answer with, and 503 is retried too.
-_ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
 _ANTHROPIC_OVERLOAD = "overloaded_error"
 _ANTHROPIC_OTHER = "api_error"
 
@@ -73,12 +79,36 @@ def no_body(dialect: Dialect = Dialect.OPENAI) -> Refusal:
     return bad_body(BodyError("The request has no body."), dialect)
 
 
-def unroutable(request: Request, decision: Decision, retry_after_s: int, dialect: Dialect = Dialect.OPENAI) -> Refusal:
+def too_large(dialect: Dialect = Dialect.OPENAI) -> Refusal:
+    """413 for a body that is longer than we take in."""
+    return refusal(413, "request_too_large", "The request body is too large.", dialect)
+
+
+def no_endpoint(code: str, dialect: Dialect = Dialect.OPENAI, retry_after_s: int = 1) -> Refusal:
+    """503 where a gateway asks for an endpoint and there is none that it allows and that may serve."""
+    message = f"No endpoint that the gateway allows can serve the request now ({code})."
+    return refusal(503, code, message, dialect, retry_after_s=retry_after_s)
+
+
+def unroutable(
+    request: Request,
+    decision: Decision,
+    retry_after_s: int,
+    dialect: Dialect = Dialect.OPENAI,
+    *,
+    gateway: bool = False,
+) -> Refusal:
     """Answer to a request that no instance can serve; what the client may learn of the reason.
 
-    `retry_after_s`: when another try is worth it, where the reason is one that passes.
+    `retry_after_s`: when another try is worth it, where the reason is one that passes. `gateway`: with the statuses of
+    the endpoint picker protocol, 429 for overload, and 503 whenever none of the endpoints that it allows is eligible.
     """
     reason, model = decision.reason, request.model
+    if gateway and reason in _OVERLOAD:
+        message = f"All instances of the model '{model}' are busy ({reason})."
+        return refusal(429, str(reason), message, dialect, retry_after_s=retry_after_s)
+    if request.placement.endpoints is not None:
+        return no_endpoint(str(reason), dialect, retry_after_s)
     if reason is Reason.MODEL_NOT_SERVED:
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
     if reason is Reason.CAPABILITY_MISSING:

@@ -13,10 +13,12 @@ from extproc.adapters import wire
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance, Lifecycle, Load
-from extproc.stream.exchange import Exchange, Rules
-from extproc.stream.messages import Errand, RequestBody, RequestHeaders
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import BodyMode, Errand, Replies, RequestBody, RequestHeaders
+from extproc.stream.rules import Rules
 
 BODY_BYTES = (4 * 1024, 128 * 1024, 1024 * 1024)
+_CHUNK_BYTES = 64 * 1024  # Envoy sends on what it reads at once: 16 KiB frames of HTTP/2, up to 1 MiB of HTTP/1.1
 _MODEL = "llama-3.1-8b"
 _SENTENCE = "The router counts seconds, not requests; 17 of them wait in the queue for an answer. "
 
@@ -29,6 +31,7 @@ class Timing:
     instances: int
     understand_s: float  # parse, count, hash: body to Request
     reply_s: float  # the same, decide over all instances, book, encode
+    duplex_s: float  # the same for a body that comes in chunks and is handed back
 
 
 def request_path(instances: int, rounds: int) -> Iterator[Timing]:
@@ -36,9 +39,8 @@ def request_path(instances: int, rounds: int) -> Iterator[Timing]:
     router = bench_router(instances)
     for size in BODY_BYTES:
         body = _body(size)
-        yield Timing(
-            size, instances, _median_s(_understand, router, body, rounds), _median_s(_reply, router, body, rounds)
-        )
+        steps = (_understand, _reply, _reply_in_chunks)
+        yield Timing(size, instances, *(_median_s(step, router, body, rounds) for step in steps))
 
 
 def _median_s(step: Callable[[Router, bytes], None], router: Router, body: bytes, rounds: int) -> float:
@@ -57,15 +59,27 @@ def _understand(router: Router, body: bytes) -> None:
 
 def _reply(router: Router, body: bytes) -> None:
     exchange = _begun(router)
-    reply = exchange.receive(RequestBody(body), 0.0, 0.5)
-    assert not isinstance(reply, Errand)  # neither counting nor strict mode is on
-    wire.encode_reply(reply, "x-upstream-cluster")
+    _encode(exchange.receive(RequestBody(body), 0.0, 0.5))
     exchange.close(0.0)
 
 
-def _begun(router: Router) -> Exchange:
+def _reply_in_chunks(router: Router, body: bytes) -> None:
+    exchange = _begun(router, BodyMode.FULL_DUPLEX)
+    for start in range(0, len(body), _CHUNK_BYTES):
+        exchange.receive(RequestBody(body[start : start + _CHUNK_BYTES], last=False), 0.0, 0.5)
+    _encode(exchange.receive(RequestBody(b"", last=True), 0.0, 0.5))
+    exchange.close(0.0)
+
+
+def _encode(replies: Replies | Errand) -> None:
+    assert not isinstance(replies, Errand)  # neither counting nor strict mode is on
+    for reply in replies:
+        wire.encode_reply(reply, "x-upstream-cluster")
+
+
+def _begun(router: Router, mode: BodyMode = BodyMode.BUFFERED) -> Exchange:
     exchange = Exchange(router, "bench", Rules())
-    exchange.receive(RequestHeaders("POST", "/v1/chat/completions", last=False), 0.0, 0.5)
+    exchange.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, body_mode=mode), 0.0, 0.5)
     return exchange
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 
 from extproc.config import environment, header_name, host_port
-from extproc.control.settings import EnvoySettings, Shape, Upstream, XdsSource
+from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
@@ -21,6 +21,8 @@ xds: with --xds, the node and dynamic_resources of a bootstrap"""
 _SHAPE = """pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance; pools too, for
 what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s); with
 --xds it is the matter of `extproc xds`"""
+_BODIES = """how requests' bodies reach the service. buffered: whole; full-duplex: chunk by chunk, handed back after the
+decision; streamed: chunk by chunk, kept by Envoy; docs/envoy.md says what each costs (default: %(default)s)"""
 _BACKEND = """an instance; repeat for each. CLUSTER is its pool (default: pool); the first pool takes what comes without
 a decision. A host name is looked up by Envoy every few seconds: decisions then reach it only if the agent publishes an
 address that the name resolves to, otherwise Envoy balances by itself"""
@@ -59,6 +61,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 def _add_choices(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--shape", choices=("pool", "instance"), default="pool", help=_SHAPE)
+    add("--body-mode", choices=tuple(RequestBodies), default=RequestBodies.BUFFERED, help=_BODIES)
     add(
         "--cluster-header",
         default=environment("CLUSTER_HEADER", "x-upstream-cluster"),
@@ -178,6 +181,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         listen=host_port(args.listen),
         admin=None if args.admin == "off" else host_port(args.admin),
         shape=Shape(args.shape),
+        body_mode=RequestBodies(args.body_mode),
         cluster_header=header_name(args.cluster_header),
         hand_over=HandOver(args.hand_over),
         fail_closed=args.fail_closed,

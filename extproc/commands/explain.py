@@ -23,8 +23,9 @@ from extproc.config import environment
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
 from extproc.errors import ConfigError, ExtprocError
-from extproc.stream.exchange import Exchange, Rules
-from extproc.stream.messages import Answer, CountTokens, PassOn, RequestBody, RequestHeaders
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import Answer, Continue, CountTokens, RequestBody, RequestHeaders
+from extproc.stream.rules import Rules
 
 if TYPE_CHECKING:
     from extproc.adapters.tokenizers import Tokenizers
@@ -120,15 +121,16 @@ async def _of_body(args: argparse.Namespace) -> Explanation:
 
 async def _decided(exchange: Exchange, head: RequestHeaders, body: bytes, tokenizers: Tokenizers) -> Explanation:
     now = time.monotonic()
-    if isinstance(exchange.receive(head, now, 0.0), PassOn):
+    if exchange.receive(head, now, 0.0) != (Continue(RequestHeaders),):
         raise ConfigError(f"requests to {head.path} are passed on undecided; is --path right?")
-    reply = exchange.receive(RequestBody(body), now, 0.0)
-    if isinstance(reply, CountTokens):
-        exact = await tokenizers.count(reply.model, reply.what, reply.want_ids)
-        reply = exchange.counted(exact, now, 0.0)
+    replies = exchange.receive(RequestBody(body), now, 0.0)
+    if isinstance(replies, CountTokens):
+        exact = await tokenizers.count(replies.model, replies.what, replies.want_ids)
+        replies = exchange.counted(exact, now, 0.0)
     known = exchange.material()
     if known is not None:
         return explain(known)
+    reply = replies[0] if isinstance(replies, tuple) else None
     if isinstance(reply, Answer):
         raise ConfigError(f"the request would be refused with {reply.status}: {reply.body.decode(errors='replace')}")
     raise ConfigError("the request names no model, so it is passed on undecided")

@@ -17,7 +17,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
 from extproc.policy_file import OperatorPolicy, load_policy
-from extproc.stream.exchange import Rules
+from extproc.stream.rules import Destination, Rules
 
 HELP = "run the ext_proc and access-log service"
 EXAMPLE = "extproc serve --listen 127.0.0.1:9002 --redis-url redis://127.0.0.1:6379/0"
@@ -43,6 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=environment("CLUSTER_HEADER", settings.cluster_header),
         metavar="NAME",
         help="request header that names the upstream cluster (default %(default)s)",
+    )
+    parser.add_argument(
+        "--destination",
+        choices=tuple(Destination),
+        default=Destination.CLUSTER,
+        help="how a decision is made known. cluster: by --cluster-header, and endpoints in metadata; gateway: by the "
+        "header x-gateway-destination-endpoint and metadata, for proxies of the Gateway API Inference Extension "
+        "(default %(default)s)",
+    )
+    parser.add_argument(
+        "--body-limit-bytes",
+        type=count,
+        default=Rules.__dataclass_fields__["body_limit_bytes"].default,
+        metavar="BYTES",
+        help="of a request whose body Envoy does not buffer but sends in chunks; beyond it 413 (default %(default)s)",
     )
     parser.add_argument(
         "--no-instance",
@@ -222,6 +237,8 @@ def rules(args: argparse.Namespace) -> Rules:
         answer_models=args.answer_models,
         refuse_unknown=args.no_instance == "refuse",
         strict=args.strict_limits,
+        destination=Destination(args.destination),
+        body_limit_bytes=args.body_limit_bytes,
     )
 
 

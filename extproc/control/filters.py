@@ -41,11 +41,17 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.control.attempt_log import attempt_log
-from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings
+from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
 _PARTNER_CHARACTERS = 5
 _MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
+
+_BODY_MODES = {
+    RequestBodies.BUFFERED: ProcessingModeBodySendMode.BUFFERED,
+    RequestBodies.FULL_DUPLEX: ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED,
+    RequestBodies.STREAMED: ProcessingModeBodySendMode.STREAMED,
+}
 
 # Where engines put their counts: OpenAI's `usage`.
 _USAGE = {
@@ -66,26 +72,24 @@ def filters(settings: EnvoySettings) -> list[HttpFilter]:
 
 
 def ext_proc(settings: EnvoySettings) -> ExternalProcessor:
-    """Headers and the whole body of the request, headers and trailers of the answer, never its body.
+    """Headers and body of the request, headers and trailers of the answer, never its body.
 
     The header phase is needed: without it Envoy has chosen the route before the body arrives. The answer's trailers
     keep the gRPC stream open to the very end, and its end releases the reservation. A failing service lets requests
     go on; the routes decide what becomes of those (`routes`).
     """
-    send = ProcessingModeHeaderSendMode.SEND
     return ExternalProcessor(
         grpc_service=grpc_service(retry=True),
         failure_mode_allow=True,
         message_timeout=timedelta(seconds=settings.message_timeout_s),
         max_message_timeout=timedelta(seconds=_MAX_MESSAGE_TIMEOUT_S),
-        processing_mode=ProcessingMode(
-            request_header_mode=send,
-            request_body_mode=ProcessingModeBodySendMode.BUFFERED,
-            response_header_mode=send,
-            response_trailer_mode=send,
-        ),
+        processing_mode=_processing_mode(settings.body_mode),
+        # Without it Envoy lets headers go, and chooses the route, before the body is here.
+        send_body_without_waiting_for_header_response=settings.body_mode is RequestBodies.STREAMED,
         metadata_options=MetadataOptions(
-            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=["envoy.lb", "extproc"])
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=["envoy.lb", "extproc"]),
+            # Endpoints to choose from, where a filter before this one sets them; clients cannot.
+            forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=["envoy.lb.subset_hint"]),
         ),
         request_attributes=["request.id", "source.address"],
         response_attributes=["upstream.address", "upstream.request_attempt_count", "response.code"],
@@ -93,6 +97,20 @@ def ext_proc(settings: EnvoySettings) -> ExternalProcessor:
             disallow_all=True, allow_expression=RegexMatcher(regex=_allowed_headers(settings))
         ),
     )
+
+
+def _processing_mode(bodies: RequestBodies) -> ProcessingMode:
+    """The request's trailers are asked for only where they may be what tells a body's end."""
+    send = ProcessingModeHeaderSendMode.SEND
+    mode = ProcessingMode(
+        request_header_mode=send,
+        request_body_mode=_BODY_MODES[bodies],
+        response_header_mode=send,
+        response_trailer_mode=send,
+    )
+    if bodies is RequestBodies.FULL_DUPLEX:
+        mode.request_trailer_mode = send
+    return mode
 
 
 def _allowed_headers(settings: EnvoySettings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.core.v3 import DataSource, HeaderValue, HeaderValueOption
@@ -25,7 +26,8 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.api.paths import ROUTED_PATHS
 from extproc.control.filters import EXT_PROC_FILTER
-from extproc.control.settings import EnvoySettings
+from extproc.control.settings import EnvoySettings, RequestBodies
+from extproc.stream.messages import TRAILERS_HEADER
 
 _NO_DECISION = {
     "message": "The inference router is not available.",
@@ -61,18 +63,25 @@ def routes(settings: EnvoySettings) -> list[Route]:
     """
     decided = HeaderMatcher(name=settings.cluster_header, present_match=True)
     idle_timeout = timedelta(seconds=settings.stream_idle_timeout_s)
+    # Envoy 1.40 doubles a body that goes to a service and has trailers if its route has a retry policy. When it is
+    # handed back, a decision tells by a header; a streamed one's trailers are not known yet.
+    retries = None if settings.body_mode is RequestBodies.STREAMED else _retries()
     result = _upgrades(settings)
     by_decision = RouteAction(
         cluster_header=settings.cluster_header,
         timeout=timedelta(0),  # Envoy's default of 15 s would cut answers
         idle_timeout=idle_timeout,
-        retry_policy=_retries(),
+        retry_policy=retries,
     )
+    if settings.body_mode is RequestBodies.FULL_DUPLEX:
+        trailers = HeaderMatcher(name=TRAILERS_HEADER, present_match=True)
+        once = replace(by_decision, retry_policy=None)
+        result.append(Route(match=RouteMatch(prefix="/", headers=[decided, trailers]), route=once))
     result.append(Route(match=RouteMatch(prefix="/", headers=[decided]), route=by_decision))
     if settings.fail_closed:
         result += _refusals()
     balanced = RouteAction(
-        cluster=settings.default_pool, timeout=timedelta(0), idle_timeout=idle_timeout, retry_policy=_retries()
+        cluster=settings.default_pool, timeout=timedelta(0), idle_timeout=idle_timeout, retry_policy=retries
     )
     result.append(Route(match=RouteMatch(prefix="/"), route=balanced))
     return result

@@ -29,6 +29,14 @@ class Shape(StrEnum):
     INSTANCE = "instance"  # a cluster an instance, named by the header alone; no second choice on a retry
 
 
+class RequestBodies(StrEnum):
+    """How Envoy shows the service a request's body."""
+
+    BUFFERED = "buffered"  # whole, once it is there
+    FULL_DUPLEX = "full-duplex"  # chunk by chunk; the service holds it until it has decided, and hands it back
+    STREAMED = "streamed"  # chunk by chunk; Envoy holds it too
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """An instance that Envoy may send to. `cluster` is the pool it belongs to."""
@@ -61,6 +69,7 @@ class EnvoySettings:
     admin: HostPort | None = ("127.0.0.1", 9901)
     shape: Shape = Shape.POOL
     cluster_header: str = "x-upstream-cluster"
+    body_mode: RequestBodies = RequestBodies.BUFFERED
     hand_over: HandOver = HandOver.NONE  # whose headers tell the two instances of a pair of each other
     fail_closed: bool = False  # refuse what needs a decision and got none, instead of balancing it
     message_timeout_s: float = 0.25  # what a decision may take before Envoy goes on without it

@@ -22,13 +22,18 @@ from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.outcome import Outcome
 from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
-from extproc.stream.exchange import Exchange, Rules
-from extproc.stream.messages import CountTokens, TakePlace
+from extproc.stream.exchange import Exchange
+from extproc.stream.intake import UNSEEN
+from extproc.stream.messages import CountTokens, OutOfOrderError, PassOn, TakePlace
+from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
+# What health checks ask for: Envoy's the server, gateways (endpoint picker protocol, "Health Checking") the others.
+_HEALTH_NAMES = ("", "readiness", wire.EXT_PROC_METHOD[0])
+_ALIVE = "liveness"  # also while the service drains
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
 
@@ -67,6 +72,7 @@ class ExtProc:
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
         self._open_streams = 0
+        self._warned: set[str] = set()  # reasons
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
 
@@ -80,17 +86,20 @@ class ExtProc:
         try:
             async for data in stream:
                 began_s = shell.clock()
-                reply = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
-                if isinstance(reply, CountTokens):
-                    exact = await shell.count(reply) if shell.count else None
-                    reply = exchange.counted(exact, shell.clock(), shell.draw())
-                while isinstance(reply, TakePlace):
-                    place = await shell.places.take(reply) if shell.places else 0
-                    reply = exchange.placed(place, shell.clock(), shell.draw())
-                answer = wire.encode_reply(reply, shell.cluster_header)
-                shell.observer.replied(exchange, reply, shell.clock() - began_s)
-                yield answer
-        except wire.WireError as error:
+                replies = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
+                if isinstance(replies, CountTokens):
+                    exact = await shell.count(replies) if shell.count else None
+                    replies = exchange.counted(exact, shell.clock(), shell.draw())
+                while isinstance(replies, TakePlace):
+                    place = await shell.places.take(replies) if shell.places else 0
+                    replies = exchange.placed(place, shell.clock(), shell.draw())
+                for reply in replies:
+                    answer = wire.encode_reply(reply, shell.cluster_header)
+                    shell.observer.replied(exchange, reply, shell.clock() - began_s)
+                    if isinstance(reply, PassOn):
+                        self._warn(reply.reason)
+                    yield answer
+        except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             exchange.close(shell.clock())
@@ -99,6 +108,16 @@ class ExtProc:
             self._open_streams -= 1
             if not self._open_streams:
                 self.idle.set()
+
+    def _warn(self, reason: str) -> None:
+        """Say once of each body mode that leaves requests undecided, and not of each request."""
+        if reason in UNSEEN.values() and reason not in self._warned:
+            self._warned.add(reason)
+            log.warning(
+                "requests are passed on undecided (%s): in Envoy's request_body_mode their bodies are not seen whole; "
+                "configure BUFFERED or FULL_DUPLEX_STREAMED",
+                reason,
+            )
 
 
 class AccessLog:
@@ -188,11 +207,13 @@ class Service:
     async def start(self) -> None:
         """Answer on the bound address, and report healthy."""
         await self._server.start()
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        for name in (*_HEALTH_NAMES, _ALIVE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def drain(self) -> None:
         """Report not serving, so that Envoy sends new requests elsewhere; running ones go on."""
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        for name in _HEALTH_NAMES:
+            await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Give running requests `grace_s` to end, then end everything.

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from extproc.core.values.outcome import Features
 from extproc.core.values.request import Countable
+from extproc.errors import ExtprocError
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""
+
+ENDPOINTS_HEADER = "x-gateway-destination-endpoint"
+"""Header and metadata key of a request's endpoints, in order of preference."""
+TRAILERS_HEADER = "x-extproc-trailers"
+"""Header of a request whose body is handed back and has trailers: it must not be retried (`control.routes`)."""
+
+
+class OutOfOrderError(ExtprocError):
+    """A message that the protocol does not allow at this point."""
+
+
+class BodyMode(Enum):
+    """How Envoy sends a body and wants it answered, as its configuration says; `stream.intake` tells the rest."""
+
+    NONE = auto()  # not at all
+    BUFFERED = auto()  # whole, in one message; one reply
+    BUFFERED_PARTIAL = auto()  # the same, cut off at Envoy's buffer limit
+    STREAMED = auto()  # in chunks after the headers' reply; a reply to each
+    STREAMED_EARLY = auto()  # the same, but without waiting for the headers' reply
+    FULL_DUPLEX = auto()  # in chunks without waiting; replies bring the body back, in chunks of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +42,17 @@ class RequestHeaders:
     path: str
     last: bool
     headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
+    body_mode: BodyMode = BodyMode.BUFFERED
+    answer_mode: BodyMode = BodyMode.NONE  # of the answer's body
+    subset: frozenset[str] | None = None  # endpoints that the proxy allows; None: it says nothing of that
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """The request's whole body (BUFFERED mode)."""
+    """The request's body, or a chunk of it. `last`: nothing follows, trailers included."""
 
     body: bytes
+    last: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +64,21 @@ class ResponseHeaders:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseBody:
+    """A chunk of the answer, where Envoy is configured to show it. `last`: nothing follows."""
+
+    body: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Trailers:
     """Trailers of the request or of the answer."""
 
     of_request: bool
 
 
-Message = RequestHeaders | RequestBody | ResponseHeaders | Trailers
+Message = RequestHeaders | RequestBody | ResponseHeaders | ResponseBody | Trailers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +98,22 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class PassOn:
-    """Go on unchanged, and without a decision: Envoy's own balancing chooses."""
+    """Go on unchanged, and without a decision: Envoy's own balancing chooses, or any of `endpoints` if there are."""
 
     to: type[Message]
     reason: str
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTo:
     """Send the request to a cluster, and within it to the first of `endpoints` that answers."""
 
-    cluster: str
+    cluster: str  # "" where the proxy knows none
     endpoints: tuple[str, ...]
     features: Features
     headers: tuple[tuple[str, str], ...] = ()  # more request headers to set, such as who computes the prompt
+    to: type[Message] = RequestBody  # the message that this is the reply to
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +127,19 @@ class Answer:
     explanation: str = ""  # for EXPLANATION_HEADER, "" if the caller is not to see one
 
 
-Reply = Continue | Annotate | PassOn | RouteTo | Answer
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """A chunk of a body on its way, unchanged (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
+
+    body: bytes
+    last: bool
+    of_request: bool = True  # False: of the answer
+
+
+Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack
+
+Replies = tuple[Reply, ...]
+"""To one message, in order; none at all where Envoy does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True)

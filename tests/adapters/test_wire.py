@@ -18,11 +18,14 @@ from extproc.stream.messages import (
     EXPLANATION_HEADER,
     Annotate,
     Answer,
+    BodyMode,
     Continue,
+    HandBack,
     Message,
     PassOn,
     RequestBody,
     RequestHeaders,
+    ResponseBody,
     ResponseHeaders,
     RouteTo,
     Trailers,
@@ -63,12 +66,13 @@ def served(address: str) -> dict[str, struct_pb2.Struct]:
     [
         (
             ext_proc.ProcessingRequest(request_headers=headers(__method="POST", __path="/x", x_request_id="r")),
-            RequestHeaders("POST", "/x", last=False),
+            RequestHeaders("POST", "/x", last=False, body_mode=BodyMode.BUFFERED_PARTIAL),
         ),
         (
             ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=b"{}", end_of_stream=False)),
-            RequestBody(b"{}"),
+            RequestBody(b"{}", last=False),
         ),
+        (ext_proc.ProcessingRequest(response_body=ext_proc.HttpBody(body=b"x")), ResponseBody(b"x", last=False)),
         (
             ext_proc.ProcessingRequest(response_headers=headers(__status="503")),
             ResponseHeaders(503, ""),
@@ -94,10 +98,61 @@ def test_no_bytes_raise_anything_but_the_declared_error(data: bytes) -> None:
             assert str(error)  # noqa: PT017 - no error is fine too
 
 
-def test_a_response_body_is_never_asked_for_and_says_so() -> None:
-    message = ext_proc.ProcessingRequest(response_body=ext_proc.HttpBody(body=b"x"))
-    with pytest.raises(WireError, match="response_body"):
-        decode_message(message.SerializeToString())
+def configured(request: int, answer: int = 0, *, early: bool = False) -> bytes:
+    """The first message of a stream, as an Envoy that is configured so sends it."""
+    message = ext_proc.ProcessingRequest(request_headers=headers(__method="POST", __path="/x"))
+    message.protocol_config.request_body_mode = request  # type: ignore[assignment]
+    message.protocol_config.response_body_mode = answer  # type: ignore[assignment]
+    message.protocol_config.send_body_without_waiting_for_header_response = early
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("request_mode", "answer_mode", "early", "expected"),
+    [
+        (0, 0, False, (BodyMode.NONE, BodyMode.NONE)),
+        (1, 0, False, (BodyMode.STREAMED, BodyMode.NONE)),
+        (1, 1, True, (BodyMode.STREAMED_EARLY, BodyMode.STREAMED)),
+        (2, 2, False, (BodyMode.BUFFERED, BodyMode.BUFFERED)),
+        (2, 0, True, (BodyMode.BUFFERED, BodyMode.NONE)),
+        (3, 0, False, (BodyMode.BUFFERED_PARTIAL, BodyMode.NONE)),
+        (4, 4, False, (BodyMode.FULL_DUPLEX, BodyMode.FULL_DUPLEX)),
+    ],
+)
+def test_envoy_says_with_the_headers_how_bodies_will_come(
+    request_mode: int, answer_mode: int, early: bool, expected: tuple[BodyMode, BodyMode]
+) -> None:
+    message = decode_message(configured(request_mode, answer_mode, early=early))
+    assert isinstance(message, RequestHeaders)
+    assert (message.body_mode, message.answer_mode) == expected
+
+
+@pytest.mark.parametrize("modes", [(5, 0), (0, 5), (99, 0)])
+def test_a_body_mode_that_we_do_not_speak_is_a_declared_error(modes: tuple[int, int]) -> None:
+    """GRPC (5), and what later Envoys may add."""
+    with pytest.raises(WireError, match="body mode"):
+        decode_message(configured(*modes))
+
+
+@pytest.mark.parametrize(("of_request", "last"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_chunk_that_is_handed_back_holds_the_same_bytes_and_says_whether_it_is_the_last(
+    of_request: bool, last: bool
+) -> None:
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(HandBack(b"\x00\xff", last, of_request), "x"))
+    assert answer.WhichOneof("response") == ("request_body" if of_request else "response_body")
+    part = answer.request_body if of_request else answer.response_body
+    streamed = part.response.body_mutation.streamed_response
+    assert (streamed.body, streamed.end_of_stream) == (b"\x00\xff", last)
+
+
+def test_a_decision_that_answers_the_headers_is_the_same_but_for_its_place() -> None:
+    reply = RouteTo("pool", ("10.0.0.1:80",), FEATURES)
+    to_body = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x"))
+    to_headers = ext_proc.ProcessingResponse.FromString(
+        encode_reply(dataclasses.replace(reply, to=RequestHeaders), "x")
+    )
+    assert to_headers.request_headers.response == to_body.request_body.response
+    assert to_headers.dynamic_metadata == to_body.dynamic_metadata
 
 
 @pytest.mark.parametrize(
@@ -107,6 +162,7 @@ def test_a_response_body_is_never_asked_for_and_says_so() -> None:
         (PassOn(RequestHeaders, "x"), "request_headers"),
         (PassOn(RequestBody, "x"), "request_body"),
         (Continue(ResponseHeaders), "response_headers"),
+        (Continue(ResponseBody), "response_body"),
         (Continue(Trailers, True), "request_trailers"),
         (Continue(Trailers, False), "response_trailers"),
     ],

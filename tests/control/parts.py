@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from extproc.adapters import wire
 from extproc.server.service import MAX_MESSAGE_BYTES
-from extproc.stream.messages import Continue, PassOn, RequestBody, RequestHeaders, ResponseHeaders, RouteTo, Trailers
+from extproc.stream.messages import Continue, RequestBody, RequestHeaders, ResponseHeaders, RouteTo, Trailers
 from tests.core.builders import features
 
 HOST = "127.0.0.1"
@@ -98,7 +98,7 @@ async def naming_service(
             message = wire.decode_message(data)
             match message:
                 case RequestHeaders(last=True):
-                    reply: Any = PassOn(RequestHeaders)
+                    reply: Any = Continue(RequestHeaders)
                 case RequestBody():
                     reply = RouteTo(cluster, tuple(endpoints), FEATURES, headers)
                 case Trailers():

@@ -15,7 +15,7 @@ from extproc.api.paths import endpoint_for
 from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
-from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from extproc.server.service import MAX_MESSAGE_BYTES
@@ -32,6 +32,8 @@ SETTINGS = EnvoySettings(upstreams=UPSTREAMS)
         {"shape": Shape.INSTANCE},
         {"shape": Shape.INSTANCE, "upstreams": (Upstream("a", ("engine.example", 8000)),)},
         {"fail_closed": True},
+        {"body_mode": RequestBodies.FULL_DUPLEX},
+        {"body_mode": RequestBodies.STREAMED},
         {"sse_usage": False},
         {"admin": None},
         {"workers": (("127.0.0.1", 9002), ("127.0.0.1", 9012))},

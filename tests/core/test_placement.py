@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from extproc.core.decide import decide
 from extproc.core.eligibility.placed import misplaced
+from extproc.core.reasons.rejection_text import said
 from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Role
 from extproc.core.values.placement import ANYWHERE, Placement, parse_placement
@@ -34,6 +35,27 @@ TERMS: list[tuple[str, Placement]] = [
     ("max-nodes=0, min-gpus=-1, min-gpus=many", Placement(unreadable=("max-nodes=0", "min-gpus=-1", "min-gpus=many"))),
     ("tag:=x", Placement(unreadable=("tag:=x",))),
 ]
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "reason"),
+    [
+        (None, None),
+        (frozenset({"10.0.0.1:80"}), None),
+        (frozenset({"10.0.0.9:80", "10.0.0.1:80"}), None),
+        (frozenset({"10.0.0.1:8080", "10.0.0.11:80", ""}), Reason.OUTSIDE_SUBSET),
+        (frozenset(), Reason.OUTSIDE_SUBSET),
+    ],
+)
+def test_a_proxy_may_allow_some_endpoints_alone(endpoints: frozenset[str] | None, reason: Reason | None) -> None:
+    """None at all is not the same as no word of it; addresses are compared whole."""
+    own = instance("a", address="10.0.0.1:80")
+    rejection = misplaced(Placement(endpoints=endpoints), own)
+    assert (None if rejection is None else rejection.reason) == reason
+    if rejection is not None:
+        assert said(rejection) == "needs an endpoint that the gateway allows, has 10.0.0.1:80"
+    decision = decide(request(placement=Placement(endpoints=endpoints)), router(own).snapshot(), 0.0, 0.0)
+    assert (decision.chosen is None) == (reason is not None)
 
 
 @pytest.mark.parametrize(("text", "placement"), TERMS)

@@ -15,8 +15,9 @@ from extproc.cli import main
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.server.prefix_keeper import PrefixKeeper
-from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RequestBody, RequestHeaders
+from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
 from tests.redis_server import RedisServer
 

@@ -25,7 +25,7 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.run import counted_by
 from extproc.server.service import Service, Shell
-from extproc.stream.exchange import Rules
+from extproc.stream.rules import Rules
 from tests.adapters.test_wire import entry_with
 from tests.adapters.tiny_tokenizer import train
 from tests.core.builders import MODEL, instance, router
@@ -127,11 +127,16 @@ async def test_a_prompt_is_counted_by_its_models_own_tokenizer_before_it_is_rout
 async def test_health_says_serving_until_the_service_drains() -> None:
     async with serving(router()) as (service, channel):
         health = health_pb2_grpc.HealthStub(channel)
-        answer = await health.Check(health_pb2.HealthCheckRequest())
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        names = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "liveness")
+
+        async def serving_names() -> list[str]:
+            answers = {name: await health.Check(health_pb2.HealthCheckRequest(service=name)) for name in names}
+            serves = health_pb2.HealthCheckResponse.SERVING
+            return [name for name, answer in answers.items() if answer.status == serves]
+
+        assert await serving_names() == list(names)
         await service.drain()
-        answer = await health.Check(health_pb2.HealthCheckRequest())
-        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await serving_names() == ["liveness"]
 
 
 async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() -> None:
@@ -174,3 +179,51 @@ async def test_an_outcome_that_cannot_be_true_costs_no_other(caplog: pytest.LogC
         await logs
     assert made.cooldowns.remaining_s("a@1", 0.0) > 0
     assert "was not taken in" in caplog.text
+
+
+def in_mode(mode: int) -> bytes:
+    message = ext_proc.ProcessingRequest.FromString(headers())
+    message.protocol_config.request_body_mode = mode  # type: ignore[assignment]
+    return message.SerializeToString()
+
+
+def chunk(data: bytes, *, last: bool) -> bytes:
+    content = ext_proc.HttpBody(body=data, end_of_stream=last)
+    return ext_proc.ProcessingRequest(request_body=content).SerializeToString()
+
+
+async def test_one_message_may_get_several_replies_and_several_one() -> None:
+    """FULL_DUPLEX_STREAMED: the decision first, then the body."""
+    text = ext_proc.ProcessingRequest.FromString(body()).request_body.body
+    async with serving(router(instance("a"))) as (_, channel):
+        call = process(channel)
+        for message in (in_mode(4), chunk(text[:9], last=False), chunk(text[9:], last=False), chunk(b"", last=True)):
+            await call.write(message)
+        replies = [ext_proc.ProcessingResponse.FromString(await call.read()) for _ in range(3)]
+        call.cancel()
+    assert replies[0].request_headers.response.clear_route_cache
+    parts = [reply.request_body.response.body_mutation.streamed_response for reply in replies[1:]]
+    assert [(part.body, part.end_of_stream) for part in parts] == [(text[:9], False), (text[9:], True)]
+
+
+async def test_messages_out_of_order_end_their_stream_with_what_to_do() -> None:
+    async with serving(router(instance("a"))) as (_, channel):
+        call = process(channel)
+        await call.write(body())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "request_header_mode" in (caught.value.details() or "")
+
+
+async def test_a_body_mode_in_which_nothing_can_be_decided_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(router(instance("a"))) as (_, channel):
+        for _ in range(3):
+            call = process(channel)
+            for message in (in_mode(1), chunk(b"{", last=False)):
+                await call.write(message)
+                assert await call.read()
+            call.cancel()
+    told = [record.getMessage() for record in caplog.records if "request_body_mode" in record.getMessage()]
+    assert len(told) == 1
+    assert "streamed_body" in told[0]

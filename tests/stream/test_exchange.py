@@ -14,7 +14,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.instance import Instance, Lifecycle, Role
 from extproc.core.values.request import Conversation
-from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.exchange import Exchange
 from extproc.stream.messages import (
     Annotate,
     Answer,
@@ -31,24 +31,11 @@ from extproc.stream.messages import (
     TakePlace,
     Trailers,
 )
+from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, publish, router
+from tests.stream.conversation import CHAT, RULES, ask, chat, one
 
-RULES = Rules()
 LONG_MESSAGE = {"role": "user", "content": "some words " * 60_000}
-CHAT = "/v1/chat/completions"
-
-
-def ask(made: Router, body: Any, path: str = CHAT, rules: Rules = RULES) -> tuple[Exchange, Reply]:
-    exchange = Exchange(made, "1", rules)
-    assert exchange.receive(RequestHeaders("POST", path, last=False), 0.0, 0.0) == Continue(RequestHeaders)
-    data = body if isinstance(body, bytes) else orjson.dumps(body)
-    reply = exchange.receive(RequestBody(data), 0.0, 0.0)
-    assert not isinstance(reply, Errand)
-    return exchange, reply
-
-
-def chat(**changes: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]} | changes
 
 
 def test_a_chat_request_is_routed_and_released_when_its_stream_ends() -> None:
@@ -57,8 +44,8 @@ def test_a_chat_request_is_routed_and_released_when_its_stream_ends() -> None:
     assert isinstance(reply, RouteTo)
     assert (reply.cluster, reply.endpoints) == ("gpu", ("10.0.0.1:80",))
     assert made.ledger.in_flight() == {"a@1": 1}
-    assert exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0) == Continue(ResponseHeaders)
-    assert exchange.receive(Trailers(of_request=False), 2.0, 0.0) == Continue(Trailers, False)
+    assert one(exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0)) == Continue(ResponseHeaders)
+    assert one(exchange.receive(Trailers(of_request=False), 2.0, 0.0)) == Continue(Trailers, False)
     assert made.ledger.in_flight() == {"a@1": 1}
     exchange.close(3.0)
     assert made.ledger.in_flight() == {}
@@ -118,9 +105,9 @@ def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
 def test_what_is_not_ours_is_passed_on_whatever_its_body(method: str, path: str) -> None:
     exchange = Exchange(router(instance()), "1", RULES)
     head = RequestHeaders(method, path, last=False)
-    assert exchange.receive(head, 0.0, 0.0) == PassOn(RequestHeaders, "unknown_path")
-    assert exchange.receive(RequestBody(b"\xff"), 0.0, 0.0) == Continue(RequestBody)
-    assert exchange.receive(ResponseHeaders(200, ""), 0.0, 0.0) == Continue(ResponseHeaders)
+    assert one(exchange.receive(head, 0.0, 0.0)) == PassOn(RequestHeaders, "unknown_path")
+    assert one(exchange.receive(RequestBody(b"\xff"), 0.0, 0.0)) == Continue(RequestBody)
+    assert one(exchange.receive(ResponseHeaders(200, ""), 0.0, 0.0)) == Continue(ResponseHeaders)
 
 
 def test_without_any_known_instance_envoys_own_balancing_decides() -> None:
@@ -180,7 +167,7 @@ def counting(*instances: Instance) -> tuple[Router, Exchange, Reply | Errand]:
     exchange = Exchange(made, "1", Rules(counted_models=frozenset((MODEL,))))
     exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
     body = chat(messages=[{"role": "user", "content": "some words " * 500}], chat_template_kwargs={"thinking": False})
-    return made, exchange, exchange.receive(RequestBody(orjson.dumps(body)), 0.0, 0.0)
+    return made, exchange, one(exchange.receive(RequestBody(orjson.dumps(body)), 0.0, 0.0))
 
 
 def test_tokens_are_counted_where_that_tells_which_instance_has_room() -> None:
@@ -192,7 +179,7 @@ def test_tokens_are_counted_where_that_tells_which_instance_has_room() -> None:
         assert isinstance(wish.what, Conversation)
         assert wish.what.arguments == {"thinking": False}
         assert made.ledger.in_flight() == {}
-        reply = exchange.counted(None if tokens is None else ExactCount(tokens, 0), 0.0, 0.0)
+        reply = one(exchange.counted(None if tokens is None else ExactCount(tokens, 0), 0.0, 0.0))
         assert isinstance(reply, RouteTo)
         assert reply.features.instance_key == f"{name}@1"
         assert exchange.request is not None
@@ -218,7 +205,7 @@ def placing(**rules: int) -> tuple[Router, Exchange, Reply | Errand]:
     made = router(instance("a"), instance("b", hardware="l40s", max_num_seqs=8), policy=Policy(**rules))
     exchange = Exchange(made, "1", Rules(strict=True))
     exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
-    return made, exchange, exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+    return made, exchange, one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +219,7 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
         made, exchange, wish = placing(**rules)
         assert wish == TakePlace("1", (Place("a@1", limits[0]), Place("b@1", limits[1])))
         assert made.ledger.in_flight() == {"a@1": 1}  # the next decision does not wait for Redis
-        reply = exchange.placed(place, 0.0, 0.0)
+        reply = one(exchange.placed(place, 0.0, 0.0))
         assert isinstance(reply, RouteTo)
         assert reply.features.instance_key == key
         assert made.ledger.in_flight() == {key: 1}
@@ -243,7 +230,7 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
 
 def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> None:
     made, exchange, _ = placing(max_in_flight=5)
-    reply = exchange.placed(None, 0.0, 0.0)
+    reply = one(exchange.placed(None, 0.0, 0.0))
     assert isinstance(reply, Answer)
     assert (reply.status, reply.reason) == (503, "at_concurrency_limit")
     assert reply.retry_after_s
@@ -255,11 +242,11 @@ def test_instances_beyond_the_first_few_are_asked_too_before_a_request_is_refuse
     made = router(*(instance(name) for name in names), policy=Policy(max_in_flight=5))
     exchange = Exchange(made, "1", Rules(strict=True))
     exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
-    reply = exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+    reply = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
     asked = []
     while isinstance(reply, TakePlace):
         asked += [place.key for place in reply.places]
-        reply = exchange.placed(None, 0.0, 0.0)
+        reply = one(exchange.placed(None, 0.0, 0.0))
     assert sorted(asked) == [f"{name}@1" for name in names]
     assert isinstance(reply, Answer)
     assert made.ledger.in_flight() == {}
@@ -287,7 +274,7 @@ def test_errors_have_the_shape_of_the_api_they_are_for() -> None:
 
 
 def test_a_request_without_a_body_is_refused_at_once() -> None:
-    reply = Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, last=True), 0.0, 0.0)
+    reply = one(Exchange(router(instance()), "1", RULES).receive(RequestHeaders("POST", CHAT, last=True), 0.0, 0.0))
     assert isinstance(reply, Answer)
     assert reply.status == 400
 
@@ -337,7 +324,7 @@ def test_demands_of_a_trusted_header_are_heeded_or_refused(text: str, reason: st
     made, rules = router(instance("a", zone="eu-1")), Rules(trust=Trust(placement_header="x-placement"))
     exchange = Exchange(made, "1", rules)
     exchange.receive(RequestHeaders("POST", CHAT, False, {"x-placement": text}), 0.0, 0.0)
-    reply = exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0)
+    reply = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
     if not reason:
         assert isinstance(reply, RouteTo)
         return
@@ -357,8 +344,8 @@ def told_why(made: Router, headers: dict[str, str], trust: Trust, body: Any = No
     """Replies to the body and to the head of the answer that the first instance gives."""
     exchange = Exchange(made, "1", Rules(trust=trust))
     exchange.receive(RequestHeaders("POST", CHAT, last=False, headers=headers), 0.0, 0.0)
-    routed = exchange.receive(RequestBody(orjson.dumps(body or chat())), 0.0, 0.0)
-    answered = exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0)
+    routed = one(exchange.receive(RequestBody(orjson.dumps(body or chat())), 0.0, 0.0))
+    answered = one(exchange.receive(ResponseHeaders(200, "10.0.0.1:80"), 1.0, 0.0))
     exchange.close(2.0)
     assert not isinstance(answered, Errand)
     return routed, answered
@@ -410,7 +397,7 @@ def test_a_body_that_cannot_be_read_has_no_explanation() -> None:
     """Nothing was decided."""
     exchange = Exchange(router(instance()), "1", Rules(trust=TRUST))
     exchange.receive(RequestHeaders("POST", CHAT, last=False, headers={"x-debug": "1"}), 0.0, 0.0)
-    reply = exchange.receive(RequestBody(b"null"), 0.0, 0.0)
+    reply = one(exchange.receive(RequestBody(b"null"), 0.0, 0.0))
     assert isinstance(reply, Answer)
     assert reply.explanation == ""
 

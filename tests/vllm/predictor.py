@@ -18,8 +18,9 @@ from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance
 from extproc.core.values.request import KvLayout
-from extproc.stream.exchange import Exchange, Rules
+from extproc.stream.exchange import Exchange
 from extproc.stream.messages import CountTokens, RequestBody, RequestHeaders
+from extproc.stream.rules import Rules
 
 _HANGS_S = 60.0  # the engine publishes within milliseconds; this only ends a test that would wait for ever
 

@@ -20,6 +20,8 @@ def misplaced(placement: Placement, instance: Instance) -> Rejection | None:
     """First demand that an instance does not fulfil, None if there is none."""
     if placement is ANYWHERE:  # the usual case costs nothing
         return None
+    if placement.endpoints is not None and instance.address not in placement.endpoints:
+        return Rejection(instance.id, Reason.OUTSIDE_SUBSET, "an endpoint that the gateway allows", instance.address)
     if placement.unreadable:
         return Rejection(instance.id, Reason.PLACEMENT_UNREADABLE, placement.unreadable, _UNKNOWN)
     for asked, has, reason in (

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     """Why an instance, or the whole request, was turned down; those that pass with time stand last."""
 
     MODEL_NOT_SERVED = "model_not_served"
+    OUTSIDE_SUBSET = "outside_subset"  # the gateway allows some endpoints, and it is none of them
     CAPABILITY_MISSING = "capability_missing"
     PLACEMENT_UNREADABLE = "placement_unreadable"  # a demand that we do not understand: nobody is known to fulfil it
     ZONE_NOT_ALLOWED = "zone_not_allowed"

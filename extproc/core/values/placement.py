@@ -29,6 +29,7 @@ class Placement:
     interconnects: tuple[str, ...] = ()
     max_nodes: int | None = None
     min_gpus: int | None = None
+    endpoints: frozenset[str] | None = None  # addresses that the proxy allows; None: all. Not of the grammar
     unreadable: tuple[str, ...] = ()  # terms that were not understood
 
 

@@ -1,0 +1,55 @@
+"""How what was decided is made known to the proxy: a cluster's name, endpoints in order of preference, headers.
+
+A proxy of the Gateway API Inference Extension reads endpoints alone, from a header and, the same, from metadata. It has
+no balancing of its own to fall back on: what we do not decide upon gets endpoints too (its proposal 004, "Destination
+Endpoint": https://github.com/kubernetes-sigs/gateway-api-inference-extension/tree/main/docs/proposals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from extproc.core.pairs.hand_over import hand_over_headers, names_who_answers
+from extproc.core.router import Router
+from extproc.core.values.decision import Decision
+from extproc.core.values.instance import Lifecycle
+from extproc.core.values.request import Caller, Request
+from extproc.stream.messages import ENDPOINTS_HEADER, RouteTo
+from extproc.stream.rules import Destination, Rules
+
+_MOST_ENDPOINTS = 3  # named for what is not decided upon
+
+
+def route_to(router: Router, request: Request, decision: Decision, rules: Rules, *, in_header: bool) -> RouteTo:
+    """The reply that sends a request where it was decided. `in_header`: endpoints are told in a header too."""
+    chosen = decision.chosen
+    assert chosen is not None
+    # In strict mode a retry must not go where no place was taken, nor any to whom its headers do not name.
+    stack = router.policy.hand_over
+    only = rules.strict or names_who_answers(stack)
+    candidates = decision.candidates[:1] if only else decision.candidates
+    cluster = "" if rules.destination is Destination.GATEWAY else chosen.instance.cluster
+    endpoints = tuple(c.instance.address for c in candidates if not cluster or c.instance.cluster == cluster)
+    features = router.features(request, chosen, decision.partner)
+    prefills = None if decision.partner is None else decision.partner.instance
+    headers = hand_over_headers(stack, chosen.instance, prefills)
+    if in_header:
+        headers = (*headers, (ENDPOINTS_HEADER, ",".join(endpoints)))
+    return RouteTo(cluster, endpoints, features, headers)
+
+
+def anyone(router: Router, within: Set[str] | None, draw: float) -> tuple[str, ...]:
+    """Endpoints for what is not decided upon: some of the Ready instances, beginning at one drawn by chance."""
+    ready = [
+        member.instance.address
+        for member in router.fleet.members()
+        if member.instance.lifecycle is Lifecycle.READY and (within is None or member.instance.address in within)
+    ]
+    start = int(draw * len(ready))
+    return tuple((ready[start:] + ready[:start])[:_MOST_ENDPOINTS])
+
+
+def confined(caller: Caller, subset: frozenset[str]) -> Caller:
+    """The caller, whose request may go to these endpoints alone."""
+    return replace(caller, placement=replace(caller.placement, endpoints=subset))

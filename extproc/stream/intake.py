@@ -1,0 +1,70 @@
+"""A request's body that comes in chunks before its headers are answered, and goes on once they are.
+
+Such are the modes in which a decision can wait for the whole body although it is made known with the headers' reply:
+FULL_DUPLEX, where Envoy has let go of the body and gets it back from us, and STREAMED_EARLY, where Envoy keeps it and
+wants a reply to each chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody
+
+COLLECTED = frozenset({BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY})
+"""Modes of which this file speaks."""
+
+UNSEEN = {
+    BodyMode.NONE: "body_not_sent",
+    BodyMode.STREAMED: "streamed_body",
+    BodyMode.BUFFERED_PARTIAL: "truncated_body",
+}
+"""Why requests with a body are passed on, by the mode in which Envoy may show us no whole one."""
+
+
+class Intake:
+    """Chunks of one body. They are never copied one by one: what came in a message goes back in a message."""
+
+    def __init__(self, mode: BodyMode, limit_bytes: int, content_length: str = "") -> None:
+        self._mode = mode
+        # In STREAMED_EARLY Envoy tells of trailers only after its chunks are answered: then nothing else tells the end.
+        told = mode is BodyMode.STREAMED_EARLY and content_length.isdecimal() and len(content_length) < 16
+        self._missing_bytes = int(content_length) if told else -1
+        self._room_bytes = limit_bytes
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: bytes) -> bool:
+        """Take a chunk in; False if the body is longer than allowed, and then forget it."""
+        self._room_bytes -= len(chunk)
+        self._missing_bytes -= len(chunk)
+        self._chunks.append(chunk)
+        if self._room_bytes < 0:
+            self._chunks.clear()
+        return self._room_bytes >= 0
+
+    @property
+    def full(self) -> bool:
+        """Whether all is here that was announced, where that has to tell us the end."""
+        return not self._missing_bytes
+
+    def whole(self) -> bytes:
+        """The body so far."""
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+    def onward(self, *, ended: bool) -> Replies:
+        """Replies that let the body go on; it is forgotten then.
+
+        `ended`: its last chunk has come. Else trailers have, and no chunk is marked as the last.
+        """
+        chunks, self._chunks = self._chunks, []
+        if self._mode is BodyMode.STREAMED_EARLY:
+            return tuple(Continue(RequestBody) for _ in chunks)
+        return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=ended))
+
+
+def _handed_back(chunks: list[bytes], *, ended: bool) -> Iterator[Reply]:
+    """Envoy ends a body with an empty chunk; the one before it can carry the mark, and saves a message."""
+    for number, chunk in enumerate(chunks, 1):
+        yield HandBack(chunk, last=ended and number == len(chunks))
+    if ended and not chunks:
+        yield HandBack(b"", last=True)

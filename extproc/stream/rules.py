@@ -1,0 +1,36 @@
+"""What the operator chooses of how requests are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from extproc.api.caller import Trust
+
+TRACE_HEADER = "x-request-id"  # Envoy makes one if the client did not
+_BODY_LIMIT_BYTES = 32 * 1024 * 1024  # as of the Envoy that `extproc envoy-config` configures
+
+
+class Destination(StrEnum):
+    """How a decision is made known to the proxy."""
+
+    CLUSTER = "cluster"  # a header names the cluster, metadata the endpoints in it
+    GATEWAY = "gateway"  # header and metadata name endpoints, as the Gateway API Inference Extension has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator chose of how requests are read."""
+
+    trust: Trust = field(default_factory=Trust)
+    refuse_unknown: bool = False  # while no instance is known, answer 503; else Envoy balances by itself
+    answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
+    strict: bool = False  # a place is taken over all routers before a request is routed
+    counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
+    destination: Destination = Destination.CLUSTER
+    body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
+
+    @property
+    def headers(self) -> frozenset[str]:
+        """Names of the request headers that an exchange looks at, beside method and path."""
+        return self.trust.headers | {"content-type", "content-length", TRACE_HEADER}
