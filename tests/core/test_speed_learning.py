@@ -198,6 +198,25 @@ def test_a_known_kind_is_believed_to_be_as_the_table_says() -> None:
     assert (speed.prefill_scale, speed.decode_scale, speed.prefill_overhead_s, speed.decode_overhead_s) == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("models", "as_known"),
+    [
+        (("chat", "Llama-3.1-70B-Instruct"), True),
+        (("chat", "llama-3.1-70b", "meta-llama/Llama-3.1-70B"), True),
+        (("chat", "Llama-3.1-70B", "qwen3-32b"), False),  # which of them it is nobody can tell
+        (("chat",), False),
+        (("Llama-3.1-70B",), False),  # `chat` is not served there
+    ],
+)
+def test_a_served_name_that_says_nothing_is_known_by_the_instances_other_names(
+    models: tuple[str, ...], as_known: bool
+) -> None:
+    speeds, where = Speeds(), {"hardware": "h100_sxm", "tensor_parallel": 4}
+    known = speeds.speed("Llama-3.1-70B", instance("known", models=("Llama-3.1-70B",), **where)).prefill_s(1000, 0)
+    named = speeds.speed("chat", instance("named", models=models, **where)).prefill_s(1000, 0)
+    assert (named == pytest.approx(known)) == as_known
+
+
 def test_precision_and_parallelism_make_kinds_of_their_own() -> None:
     """16-bit precisions are one; what another kind has learned itself is not touched."""
     speeds, truth = Speeds(), Truth()

@@ -6,6 +6,7 @@ engines add some milliseconds a step, which online learning finds (`core.tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -84,6 +85,12 @@ def family(model: str) -> str:
     return ""
 
 
+def _family_among(model: str, aliases: Iterable[str]) -> str:
+    """Family of a model by its name, else the only one that its other names belong to, "" if there is none."""
+    families = {family(model)} - {""} or {family(each) for each in aliases} - {""}
+    return families.pop() if len(families) == 1 else ""
+
+
 def fitted_on(hardware: str) -> tuple[tuple[str, int], ...]:
     """(model family, tensor parallel size) of each fit that there is for some hardware."""
     return tuple((model, size) for model, where, size in _FITTED if where == hardware)
@@ -97,18 +104,24 @@ _TABLE_PRECISIONS = frozenset(("", "auto", "bf16", "bfloat16", "fp16", "float16"
 
 
 def profile_for(
-    model: str, hardware: str, tensor_parallel: int, precision: str = "", pipeline_parallel: int = 1
+    model: str,
+    hardware: str,
+    tensor_parallel: int,
+    precision: str = "",
+    pipeline_parallel: int = 1,
+    aliases: Iterable[str] = (),
 ) -> Profile:
     """Profile to start from for a model on some hardware: the fit itself, else the nearest one known.
 
-    An unknown model takes the hardware's 8B fit; unknown hardware takes the table's middle; both are trusted less. The
+    `aliases` are other names of the same weights, or of adapters of them: they count if `model` says nothing. An
+    unknown model takes the hardware's 8B fit; unknown hardware takes the table's middle; both are trusted less. The
     name tells kinds apart, so that what is learned about one never colours another.
     """
     precision = precision.lower()
     other_precision = precision not in _TABLE_PRECISIONS
     stages = f"pp{pipeline_parallel}" if pipeline_parallel > 1 else ""
     name = f"{model}/{hardware or 'unknown'}/tp{tensor_parallel}{stages}" + (f"/{precision}" if other_precision else "")
-    constants = _FITTED.get((family(model), hardware, tensor_parallel))
+    constants = _FITTED.get((_family_among(model, aliases), hardware, tensor_parallel))
     deviation = _OTHER_MODEL_DEVIATION if other_precision or stages else _FITTED_DEVIATION
     if constants is None:
         constants = _FITTED.get((_LLAMA_8B, hardware, 1))

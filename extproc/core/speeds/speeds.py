@@ -22,7 +22,7 @@ MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little
 _MATERIAL = 0.005  # a prediction that moves by less is not worth making every instance's speed anew
 
-_Place = tuple[str, str, str, str, int, int, str, str, str, int]
+_Place = tuple[str, str, str, str, int, int, str, str, str, int, tuple[str, ...]]
 
 
 class Speeds:
@@ -199,12 +199,18 @@ def _place(model: str, instance: Instance) -> _Place:
         instance.interconnect,
         instance.fabric,
         instance.nodes,
+        instance.models,
     )
 
 
 def _profile(model: str, instance: Instance) -> Profile:
     profile = profile_for(
-        model, instance.hardware, instance.tensor_parallel, instance.precision, instance.pipeline_parallel
+        model,
+        instance.hardware,
+        instance.tensor_parallel,
+        instance.precision,
+        instance.pipeline_parallel,
+        instance.models if model in instance.models else (),
     )
     return with_links(profile, model, instance)
 
