@@ -16,7 +16,7 @@ from extproc.adapters import yaml_files
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
-from extproc.control.settings import EnvoySettings, Upstream
+from extproc.control.settings import EnvoySettings, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.demo.processes import Child, Processes, ended, find_program, wait_for_line
 from extproc.errors import ProcessError
@@ -98,8 +98,9 @@ async def running_stack(
     model: str = MODEL,
     hand_over: HandOver = HandOver.NONE,
 ) -> AsyncIterator[Stack]:
-    """Run agent, service and two Envoys around `backends`, with the Redis at `redis_url`. Raises ProcessError.
+    """Run agent, service, control plane and two Envoys around `backends`, with the Redis at `redis_url`.
 
+    Raises ProcessError. One Envoy learns of the backends from the control plane, the other has them written down.
     `hand_over`: how pairs of prefill and decode instances learn of each other.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
@@ -112,11 +113,15 @@ async def running_stack(
     service = await processes.start_extproc(
         "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry
     )
+    control = await processes.start_extproc(
+        "xds", "xds", "--listen", anywhere, "--metrics-listen", anywhere, "--settle-s", "0.5", *registry
+    )
     found = await wait_for_line(service, r"ext_proc on port (\d+), pages on port (\d+)", _READY_S)
     service_port, pages_port = int(found[1]), int(found[2])
+    found = await wait_for_line(control, r"serving xDS on port (\d+)", _READY_S)
     routed_port, plain_port, admin_port = listen_port or free_port(), free_port(), free_port()
     settings = EnvoySettings(
-        upstreams=tuple(Upstream(backend.id, (HOST, backend.request_port)) for backend in backends),
+        xds=XdsSource(servers=((HOST, int(found[1])),)),
         workers=((HOST, service_port),),
         listen=(HOST, routed_port),
         admin=(HOST, admin_port),
