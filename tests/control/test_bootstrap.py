@@ -99,7 +99,10 @@ def test_each_pool_and_in_its_shape_each_instance_has_a_cluster() -> None:
     settings = {shape: replace(SETTINGS, upstreams=upstreams, shape=shape) for shape in Shape}
     names = {shape: [cluster["name"] for cluster in fragment("clusters", each)] for shape, each in settings.items()}
     assert names[Shape.POOL] == ["pool", "large", "extproc"]
-    assert names[Shape.INSTANCE] == ["pool", "large", "a", "b", "c", "extproc"]
+    instances = ["a/own", "a", "b/own", "b", "c/own", "c"]
+    assert names[Shape.INSTANCE] == ["pool", "large", *instances, "extproc"]
+    alone = fragment("clusters", replace(settings[Shape.INSTANCE], retries=0))
+    assert [cluster["name"] for cluster in alone] == ["pool", "large", "a", "b", "c", "extproc"]
 
 
 def test_hosts_given_by_name_are_looked_up_and_addresses_are_not() -> None:
