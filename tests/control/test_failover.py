@@ -11,7 +11,9 @@ import pytest
 from extproc.control.settings import RetryOn, Shape
 from extproc.core.health.verdict import Verdict
 from tests.control.failing import WELL, Seen, failing
+from tests.control.http2_client import ask2, silent2
 from tests.control.scripted import OK, Act, answers, closes, hangs, once_then, resets, sends
+from tests.control.test_envoy_behaviour import CHAT, PATH
 
 HTML = "content-type: text/html\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -216,3 +218,11 @@ async def test_streams_have_no_end_but_their_own_and_that_of_silence(tmp_path: P
     async with failing(tmp_path, acts=[sends(*parts, pause_s=0.1, go_on=True)], stream_idle_timeout_s=1.0) as setup:
         assert await setup.ask() == Seen(200, (1, 0, 0), IS_WELL)
         assert setup.body.count(EVENT) == 30
+
+
+async def test_a_client_that_no_longer_answers_is_hung_up_on(tmp_path: Path) -> None:
+    """Over HTTP/2 a client shows that it is there; one that does is left in peace however long an answer takes."""
+    slow = sends(b"", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", pause_s=3.0)
+    async with failing(tmp_path, acts=[slow], keepalive_s=0.5) as setup:
+        assert await silent2(setup.port, PATH, CHAT)
+        assert await ask2(setup.port, "POST", PATH, (), CHAT) == (200, b"ok")
