@@ -18,7 +18,9 @@ from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Features, Outcome
 from extproc.errors import ExtprocError
 from extproc.stream.messages import (
+    ALTERNATIVES_KEY,
     ENDPOINTS_HEADER,
+    ENDPOINTS_NAMESPACE,
     EXPLANATION_HEADER,
     Annotate,
     Answer,
@@ -39,7 +41,6 @@ from extproc.stream.messages import (
 EXT_PROC_METHOD = ("envoy.service.ext_proc.v3.ExternalProcessor", "Process")
 ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs")
 
-ENDPOINTS_NAMESPACE = "envoy.lb"
 _SERVED_KEY = "x-gateway-destination-endpoint-served"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET_KEY = "x-gateway-destination-endpoint-subset"
@@ -202,6 +203,7 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
     namespaces = answer.dynamic_metadata.fields
     endpoints = namespaces[ENDPOINTS_NAMESPACE].struct_value.fields
     endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
+    endpoints[ALTERNATIVES_KEY].string_value = ",".join(reply.alternatives)
     features = namespaces[FEATURES_NAMESPACE].struct_value.fields
     for name, value in _features_fields(reply.features):
         field = features[name]

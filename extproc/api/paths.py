@@ -115,8 +115,10 @@ _BY_ENDING: dict[tuple[str, ...], tuple[Endpoint, _Make]] = {
 }
 _NAMING_MODELS = ("deployments", "models")
 
-ROUTED_PATHS = tuple(".*/" + "/+".join(map(re.escape, ending)) + "/*" for ending in _BY_ENDING)
-"""All paths that `endpoint_for` knows, each a regular expression for a whole path without its query.
+ROUTED_DIALECTS = {
+    ".*/" + "/+".join(map(re.escape, ending)) + "/*": endpoint.dialect for ending, (endpoint, _) in _BY_ENDING.items()
+}
+"""All paths that `endpoint_for` knows, each a regular expression for a whole path without its query, and their dialect.
 
 One for each API, since Envoy refuses long ones.
 """

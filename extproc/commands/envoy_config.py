@@ -7,7 +7,8 @@ import json
 import sys
 
 from extproc.config import environment, header_name, host_port
-from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream, XdsSource
+from extproc.control.scope import parse_scope
+from extproc.control.settings import EnvoySettings, RequestBodies, RetryOn, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
@@ -18,9 +19,13 @@ EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=
 _OUTPUT = """what to print (default: %(default)s). filter: the fields that an existing HttpConnectionManager needs,
 header stripping and access log included; route: its route_config; clusters: the pools, instances and the service;
 xds: with --xds, the node and dynamic_resources of a bootstrap"""
-_SHAPE = """pool: a cluster a pool, a retry goes to our second choice; instance: a cluster an instance; pools too, for
+_SHAPE = """pool: a cluster a pool; instance: a cluster an instance, and pools for retries and
 what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s); with
---xds it is the matter of `extproc xds`"""
+--xds the one that `extproc xds` has"""
+_FAIL_CLOSED = """answer 503 to completions without a decision; otherwise Envoy balances them over the first pool. With
+DOMAIN, /PATH or DOMAIN/PATH (a path's beginning; *.DOMAIN for all below it) only there; repeat for each"""
+_RETRY_ON = """refused: what no instance has begun to compute (no connection, 429, 503) goes to the next; failed: also
+what one broke down at before its answer began (connection lost, 500, 502, 504) (default: %(default)s)"""
 _BODIES = """how requests' bodies reach the service. buffered: whole; full-duplex: chunk by chunk, handed back after the
 decision; streamed: chunk by chunk, kept by Envoy; docs/envoy.md says what each costs (default: %(default)s)"""
 _BACKEND = """an instance; repeat for each. CLUSTER is its pool (default: pool); the first pool takes what comes without
@@ -76,9 +81,13 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--fail-closed",
-        action="store_true",
-        help="answer 503 to completions without a decision; otherwise Envoy balances them over the first pool",
+        action="append",
+        nargs="?",
+        const="",
+        metavar="WHERE",
+        help=_FAIL_CLOSED,
     )
+    add("--retry-on", choices=tuple(RetryOn), default=RetryOn.FAILED, help=_RETRY_ON)
     add(
         "--no-json-usage",
         action="store_true",
@@ -102,7 +111,16 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
         ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
         ("request-timeout-s", float, "S", "seconds that a client has to send its whole request, then 408"),
+        ("retries", int, "N", "other instances to try at most; `extproc serve` names two"),
+        ("retry-budget-percent", float, "PERCENT", "of a cluster's requests that may be retries at once, beyond 20"),
         ("stream-idle-timeout-s", float, "S", "seconds of silence that end a stream"),
+        (
+            "try-idle-timeout-s",
+            float,
+            "S",
+            "seconds of silence of one instance that end a try; an answer in one piece is silent until it is whole",
+        ),
+        ("keepalive-s", float, "S", "seconds of silence after which clients and hosts must show that they are there"),
         (
             "upstream-idle-s",
             float,
@@ -173,6 +191,7 @@ def run(args: argparse.Namespace) -> int:
 
 def settings_from(args: argparse.Namespace) -> EnvoySettings:
     """The parsed command line as settings. Raises ConfigError."""
+    closed = args.fail_closed or ()
     return EnvoySettings(
         upstreams=tuple(parse_upstream(text) for text in args.backend or ()),
         xds=xds_source(args),
@@ -184,7 +203,13 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         body_mode=RequestBodies(args.body_mode),
         cluster_header=header_name(args.cluster_header),
         hand_over=HandOver(args.hand_over),
-        fail_closed=args.fail_closed,
+        fail_closed="" in closed,
+        fail_closed_at=tuple(parse_scope(text) for text in closed if text),
+        retry_on=RetryOn(args.retry_on),
+        retries=args.retries,
+        retry_budget_percent=args.retry_budget_percent,
+        try_idle_timeout_s=args.try_idle_timeout_s,
+        keepalive_s=args.keepalive_s,
         message_timeout_s=args.message_timeout_s,
         request_timeout_s=args.request_timeout_s,
         stream_idle_timeout_s=args.stream_idle_timeout_s,

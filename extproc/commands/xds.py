@@ -57,6 +57,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds until Envoy closes an idle connection to an instance; less than its own (default: %(default)s)",
     )
     add(
+        "--retries",
+        type=int,
+        default=EnvoySettings.__dataclass_fields__["retries"].default,
+        metavar="N",
+        help="of clusters of one instance; as many as `extproc envoy-config --retries` has (default: %(default)s)",
+    )
+    add(
+        "--retry-budget-percent",
+        type=float,
+        default=EnvoySettings.__dataclass_fields__["retry_budget_percent"].default,
+        metavar="PERCENT",
+        help="of a cluster's requests that may be retries at once, beyond 20 (default: %(default)s)",
+    )
+    add(
         "--health-path",
         default="",
         metavar="PATH",
@@ -78,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         pool=args.pool,
         upstream_idle_s=args.upstream_idle_s,
         health_path=args.health_path,
+        retries=args.retries,
+        retry_budget_percent=args.retry_budget_percent,
     )
     settings = XdsSettings(
         listen=host_port(args.listen),

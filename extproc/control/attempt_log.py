@@ -24,7 +24,7 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 ATTEMPT_TAG = "attempted"  # the endpoint of an attempt; where it stands, the entry is no request's
 
-_FLAGS = ["UF", "UC", "UR", "UPE"]  # the connection failed, was cut, was reset, or spoke no HTTP
+_FLAGS = ["UF", "UC", "UR", "UPE", "UT", "SI"]  # connection failed, was cut, was reset, spoke no HTTP; silent too long
 _STATUSES = (429, 502, 503, 504)
 
 

@@ -11,12 +11,15 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakersThresholdsRetryBudget,
     Cluster,
     ClusterCommonLbConfig,
+    ClusterCustomClusterType,
     ClusterDiscoveryType,
     ClusterDnsLookupFamily,
     ClusterEdsClusterConfig,
+    ClusterLbPolicy,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
     OutlierDetection,
+    UpstreamConnectionOptions,
 )
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
@@ -28,10 +31,13 @@ from envoy_data_plane.envoy.config.core.v3 import (
     Http2ProtocolOptions,
     KeepaliveSettings,
     SocketAddress,
+    TcpKeepalive,
     TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.core.v3 import HttpProtocolOptions as CommonHttpOptions
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints
+from envoy_data_plane.envoy.extensions.clusters.composite.v3 import ClusterConfig as CompositeConfig
+from envoy_data_plane.envoy.extensions.clusters.composite.v3 import ClusterConfigClusterEntry
 from envoy_data_plane.envoy.extensions.load_balancing_policies.least_request.v3 import LeastRequest
 from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 import (
     OverrideHost,
@@ -46,12 +52,14 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, HostPort, Shape, is_ip
+from extproc.stream.messages import ALTERNATIVES_KEY, ENDPOINTS_HEADER, ENDPOINTS_NAMESPACE
 
 # Where a cluster's endpoints are: written down in it, or published apart from it.
 Endpoints = Sequence[HostPort] | ConfigSource
 
 # Envoy's default of 1,024 requests a cluster is below what a fleet streams at once, and cuts ext_proc streams too.
 _MANY = 100_000
+_RETRIES_ALWAYS = 20  # at once, so that a small fleet's budget is not rounded to nothing
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -62,7 +70,8 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
         for name, members in settings.pools.items()
     ]
     if settings.shape is Shape.INSTANCE:
-        result += [instance_cluster(upstream.id, upstream.address, settings) for upstream in settings.upstreams]
+        for upstream in settings.upstreams:
+            result += instance_clusters(upstream.id, upstream.address, upstream.cluster, settings)
     result.append(extproc_cluster(settings.workers))
     if settings.xds is not None:
         result.append(xds_cluster(settings.xds.servers))
@@ -97,14 +106,16 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
 
 
 def pool_cluster(name: str, endpoints: Endpoints, settings: EnvoySettings) -> Cluster:
-    """Endpoints in the order that the decision gives; least request where there is none."""
-    cluster = _cluster(name, endpoints, _engine_http(settings))
+    """Endpoints in the order that the decision gives; least request where there is none.
+
+    In the shape `instance` the first of them has a cluster of its own, and the pool only its alternatives.
+    """
+    key = ALTERNATIVES_KEY if settings.shape is Shape.INSTANCE else ENDPOINTS_HEADER
+    cluster = _engines(name, endpoints, settings)
     cluster.load_balancing_policy = _policy(
         "envoy.load_balancing_policies.override_host",
         OverrideHost(
-            override_host_sources=[
-                OverrideHostOverrideHostSource(metadata=_lb_metadata("x-gateway-destination-endpoint"))
-            ],
+            override_host_sources=[OverrideHostOverrideHostSource(metadata=_lb_metadata(key))],
             selected_host_key=_lb_metadata("served"),
             fallback_policy=_policy("envoy.load_balancing_policies.least_request", LeastRequest()),
         ),
@@ -117,11 +128,40 @@ def pool_cluster(name: str, endpoints: Endpoints, settings: EnvoySettings) -> Cl
     return cluster
 
 
+def instance_clusters(name: str, address: HostPort, pool: str, settings: EnvoySettings) -> list[Cluster]:
+    """One instance, and the cluster that decisions name: first the instance, then the pool for its alternatives."""
+    if not settings.retries:
+        return [instance_cluster(name, address, settings)]
+    return [instance_cluster(own_name(name), address, settings), failover_cluster(name, pool, settings)]
+
+
+def own_name(name: str) -> str:
+    """The cluster of an instance alone. No id has a slash, so that it is nobody else's name."""
+    return f"{name}/own"
+
+
 def instance_cluster(name: str, address: HostPort, settings: EnvoySettings) -> Cluster:
     """One instance alone. It has no health of its own in Envoy: the decision knows it."""
-    cluster = _cluster(name, [address], _engine_http(settings))
+    cluster = _engines(name, [address], settings)
     cluster.common_lb_config = _no_panic()
     return cluster
+
+
+def failover_cluster(name: str, pool: str, settings: EnvoySettings) -> Cluster:
+    """An instance for the first try, its pool for each further one.
+
+    Not an aggregate cluster: that forgets the decision's metadata, and may ask one instance twice.
+    """
+    tries = [ClusterConfigClusterEntry(name=each) for each in (own_name(name), *[pool] * settings.retries)]
+    return Cluster(
+        name=name,
+        connect_timeout=timedelta(seconds=1),
+        lb_policy=ClusterLbPolicy.CLUSTER_PROVIDED,
+        cluster_type=ClusterCustomClusterType(
+            name="envoy.clusters.composite", typed_config=AnyMessage.pack(CompositeConfig(clusters=tries))
+        ),
+        circuit_breakers=_wide_open(settings.retry_budget_percent),
+    )
 
 
 def _unreachable_hosts() -> OutlierDetection:
@@ -175,6 +215,14 @@ def _grpc_http() -> HttpProtocolOptions:
     )
 
 
+def _engines(name: str, endpoints: Endpoints, settings: EnvoySettings) -> Cluster:
+    cluster = _cluster(name, endpoints, _engine_http(settings))
+    cluster.circuit_breakers = _wide_open(settings.retry_budget_percent)
+    # A host that vanished says nothing; one that computes for long says nothing either, but its kernel does.
+    cluster.upstream_connection_options = UpstreamConnectionOptions(tcp_keepalive=tcp_keepalive(settings))
+    return cluster
+
+
 def _cluster(name: str, endpoints: Endpoints, http: HttpProtocolOptions, connect_timeout_s: float = 1.0) -> Cluster:
     cluster = Cluster(
         name=name,
@@ -198,15 +246,29 @@ def _cluster(name: str, endpoints: Endpoints, http: HttpProtocolOptions, connect
     return cluster
 
 
-def _wide_open() -> CircuitBreakers:
-    """Limits that never bite before the router's own, with retries bounded by a budget instead of a count."""
-    budget = CircuitBreakersThresholdsRetryBudget(budget_percent=Percent(value=50.0), min_retry_concurrency=50)
+def _wide_open(retry_percent: float = 50.0) -> CircuitBreakers:
+    """Limits that never bite before the router's own, with retries bounded by a budget instead of a count.
+
+    Envoy lets `min_retry_concurrency` retries through in any case, and a retry counts until its answer begins.
+    """
+    budget = CircuitBreakersThresholdsRetryBudget(
+        budget_percent=Percent(value=retry_percent), min_retry_concurrency=_RETRIES_ALWAYS if retry_percent else 0
+    )
     return CircuitBreakers(
         thresholds=[
             CircuitBreakersThresholds(
                 max_connections=_MANY, max_pending_requests=_MANY, max_requests=_MANY, retry_budget=budget
             )
         ]
+    )
+
+
+def tcp_keepalive(settings: EnvoySettings) -> TcpKeepalive:
+    """Questions to a silent other end, which its kernel answers however busy the program is. In whole seconds."""
+    return TcpKeepalive(
+        keepalive_time=max(1, round(settings.keepalive_s)),
+        keepalive_interval=max(1, round(settings.keepalive_s / 3)),
+        keepalive_probes=3,
     )
 
 
@@ -226,7 +288,7 @@ def _policy(name: str, message: OverrideHost | LeastRequest) -> LoadBalancingPol
 
 
 def _lb_metadata(key: str) -> MetadataKey:
-    return MetadataKey(key="envoy.lb", path=[MetadataKeyPathSegment(key=key)])
+    return MetadataKey(key=ENDPOINTS_NAMESPACE, path=[MetadataKeyPathSegment(key=key)])
 
 
 def socket_address(address: HostPort) -> Address:

@@ -12,6 +12,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     ApiVersion,
     Http1ProtocolOptions,
     Http2ProtocolOptions,
+    KeepaliveSettings,
     TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
@@ -25,7 +26,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.tracing.v3 import CustomTag
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.clusters import socket_address
+from extproc.control.clusters import socket_address, tcp_keepalive
 from extproc.control.filters import filters, grpc_service
 from extproc.control.local_replies import local_replies
 from extproc.control.routes import route_configuration
@@ -60,6 +61,7 @@ def listener(settings: EnvoySettings) -> Listener:
         address=address,
         filter_chains=[chain],
         per_connection_buffer_limit_bytes=min(_BUFFER_BYTES, settings.body_limit_bytes),
+        tcp_keepalive=tcp_keepalive(settings),
     )
 
 
@@ -72,7 +74,11 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
         # Probes and old tools speak HTTP/1.0; a refusal would cut off what they are still sending.
         http_protocol_options=Http1ProtocolOptions(accept_http_10=True, default_host_for_http_10="llm"),
         http2_protocol_options=Http2ProtocolOptions(
-            initial_stream_window_size=min(_HTTP2_WINDOW_BYTES, settings.body_limit_bytes)
+            initial_stream_window_size=min(_HTTP2_WINDOW_BYTES, settings.body_limit_bytes),
+            # A client that vanished would keep its instance computing until its kernel gives up, a quarter of an hour.
+            connection_keepalive=KeepaliveSettings(
+                interval=timedelta(seconds=settings.keepalive_s), timeout=timedelta(seconds=settings.keepalive_s / 2)
+            ),
         ),
         upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         early_header_mutation_extensions=[_strip(settings)],

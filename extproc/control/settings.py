@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from extproc.control.scope import Scope
 from extproc.core.pairs.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
 
@@ -19,6 +20,16 @@ XDS_CLUSTER = "xds"
 MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
 MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
 
+MAX_RETRIES = 5  # Envoy takes no longer expressions for what counts them
+_DURATIONS = (
+    "message_timeout_s",
+    "request_timeout_s",
+    "stream_idle_timeout_s",
+    "try_idle_timeout_s",
+    "upstream_idle_s",
+    "keepalive_s",
+)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # what may stand in a header value, a statistic and a file
 
 
@@ -26,7 +37,14 @@ class Shape(StrEnum):
     """How a decision names its destination. The service does the same for both: it is a matter of clusters."""
 
     POOL = "pool"  # a cluster a pool; its endpoints in order of preference ride in dynamic metadata
-    INSTANCE = "instance"  # a cluster an instance, named by the header alone; no second choice on a retry
+    INSTANCE = "instance"  # a cluster an instance, named by the header; a retry goes from it into its pool
+
+
+class RetryOn(StrEnum):
+    """What is tried on another instance, as long as no byte of an answer has reached the client."""
+
+    REFUSED = "refused"  # what none has begun to compute: could not be connected to, 429, 503
+    FAILED = "failed"  # and what one broke down at: its connection was lost, 500, 502, 504
 
 
 class RequestBodies(StrEnum):
@@ -72,9 +90,15 @@ class EnvoySettings:
     body_mode: RequestBodies = RequestBodies.BUFFERED
     hand_over: HandOver = HandOver.NONE  # whose headers tell the two instances of a pair of each other
     fail_closed: bool = False  # refuse what needs a decision and got none, instead of balancing it
+    fail_closed_at: tuple[Scope, ...] = ()  # the same for parts of the traffic
+    retry_on: RetryOn = RetryOn.FAILED
+    retries: int = 2  # at most; never more than a decision names alternatives
+    retry_budget_percent: float = 50.0  # of a cluster's requests that may be retries at once
+    try_idle_timeout_s: float | None = None  # silence of one instance, its queue included, that ends a try
     message_timeout_s: float = 0.25  # what a decision may take before Envoy goes on without it
     request_timeout_s: float = 60.0  # for a client to send its whole request
     stream_idle_timeout_s: float = 600.0  # silence between two chunks of an answer
+    keepalive_s: float = 30.0  # silence after which the other end of a connection has to show that it is there
     upstream_idle_s: float = 4.0  # of a connection to an instance: less than the 5 s after which uvicorn closes it
     body_limit_bytes: int = 32 * 1024 * 1024  # of a request, and of a JSON answer whose usage is read
     json_usage: bool = True  # token usage of answers in one piece
@@ -92,10 +116,14 @@ class EnvoySettings:
         if not self.workers:
             raise ConfigError("no ext_proc worker: name at least one, such as --extproc 127.0.0.1:9002")
         self._check_names()
-        for name in ("message_timeout_s", "request_timeout_s", "stream_idle_timeout_s", "upstream_idle_s"):
+        for name in _DURATIONS:
             value = getattr(self, name)
-            if not (math.isfinite(value) and 0.001 <= value <= 86_400):
+            if value is not None and not (math.isfinite(value) and 0.001 <= value <= 86_400):
                 raise ConfigError(f"{name} is {value:g}, but must be between 0.001 and 86400 seconds")
+        if not 0 <= self.retries <= MAX_RETRIES:
+            raise ConfigError(f"retries is {self.retries}, but must be from 0 to {MAX_RETRIES}")
+        if not 0.0 <= self.retry_budget_percent <= 100.0:
+            raise ConfigError(f"retry_budget_percent is {self.retry_budget_percent:g}, but must be from 0 to 100")
         for name in ("max_connections", "max_heap_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -129,6 +157,11 @@ class EnvoySettings:
             twice = [name for name, count in counted.items() if count > 1]
             if twice:
                 raise ConfigError(f"two {what} have the name '{twice[0]}'")
+
+    @property
+    def closed_scopes(self) -> tuple[Scope, ...]:
+        """Where what needs a decision and got none is refused."""
+        return (Scope(), *self.fail_closed_at) if self.fail_closed else self.fail_closed_at
 
     @property
     def pools(self) -> dict[str, tuple[Upstream, ...]]:

@@ -36,7 +36,8 @@ def route_to(router: Router, request: Request, decision: Decision, rules: Rules,
     headers = hand_over_headers(stack, chosen.instance, prefills)
     if in_header:
         headers = (*headers, (ENDPOINTS_HEADER, ",".join(endpoints)))
-    return RouteTo(cluster, endpoints, features, headers)
+    alternatives = tuple(c.instance.address for c in candidates[1:])
+    return RouteTo(cluster, endpoints, features, headers, alternatives=alternatives)
 
 
 def anyone(router: Router, within: Set[str] | None, draw: float) -> tuple[str, ...]:

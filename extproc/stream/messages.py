@@ -12,6 +12,10 @@ from extproc.errors import ExtprocError
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""
+ENDPOINTS_NAMESPACE = "envoy.lb"
+"""Dynamic metadata that Envoy's load balancing reads."""
+ALTERNATIVES_KEY = "x-extproc-alternatives"
+"""In it, where to go if the choice fails, in order: what ENDPOINTS_HEADER is to clusters of several instances."""
 
 ENDPOINTS_HEADER = "x-gateway-destination-endpoint"
 """Header and metadata key of a request's endpoints, in order of preference."""
@@ -114,6 +118,7 @@ class RouteTo:
     features: Features
     headers: tuple[tuple[str, str], ...] = ()  # more request headers to set, such as who computes the prompt
     to: type[Message] = RequestBody  # the message that this is the reply to
+    alternatives: tuple[str, ...] = ()  # endpoints of whatever cluster to go to if the choice fails, best first
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,13 +173,14 @@ def test_a_reply_that_changes_nothing_answers_the_message_it_is_for(reply: Conti
 
 
 def test_a_route_sets_the_header_clears_the_route_and_names_endpoints_in_order() -> None:
-    reply = RouteTo("pool", ("10.0.0.1:80", "10.0.0.2:80"), FEATURES)
+    reply = RouteTo("pool", ("10.0.0.1:80", "10.0.0.2:80"), FEATURES, alternatives=("10.0.0.2:80", "10.0.0.3:80"))
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x-where"))
     common = answer.request_body.response
     assert common.clear_route_cache
     (header,) = common.header_mutation.set_headers
     assert (header.header.key, header.header.raw_value, header.header.value) == ("x-where", b"pool", "")
     lb = answer.dynamic_metadata["envoy.lb"]
+    assert lb["x-extproc-alternatives"] == "10.0.0.2:80,10.0.0.3:80"
     assert lb["x-gateway-destination-endpoint"] == "10.0.0.1:80,10.0.0.2:80"
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from extproc.api.errors import Dialect
-from extproc.api.paths import ROUTED_PATHS, endpoint_for
+from extproc.api.paths import ROUTED_DIALECTS, endpoint_for
 
 PATHS = {
     "/v1/chat/completions": "chat",
@@ -43,7 +43,7 @@ FORMS = ("{}", "{}/", "/{}", "{}//", "{}?x=/y", "/openai{}", "/api/v3{}", "//gat
 
 
 def is_in_pattern(path: str) -> bool:
-    return any(re.fullmatch(pattern, path.partition("?")[0]) for pattern in ROUTED_PATHS)
+    return any(re.fullmatch(pattern, path.partition("?")[0]) for pattern in ROUTED_DIALECTS)
 
 
 @pytest.mark.parametrize(("path", "api"), PATHS.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,19 +93,43 @@ async def naming_service(
     What Envoy logs is put into `logged`.
     """
 
+    route = RouteTo(cluster, tuple(endpoints), FEATURES, headers, alternatives=tuple(endpoints[1:]))
+    async with running_service(naming(lambda: route), logged) as port:
+        yield port
+
+
+Process = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+"""Messages of one ext_proc stream to replies, as bytes; the other argument is gRPC's context."""
+
+
+def naming(route: Callable[[], RouteTo]) -> Process:
+    """Replies as they should be, with `route()` for every body."""
+
     async def process(stream: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
         async for data in stream:
-            message = wire.decode_message(data)
-            match message:
-                case RequestHeaders(last=True):
-                    reply: Any = Continue(RequestHeaders)
-                case RequestBody():
-                    reply = RouteTo(cluster, tuple(endpoints), FEATURES, headers)
-                case Trailers():
-                    reply = Continue(Trailers, message.of_request)
-                case RequestHeaders() | ResponseHeaders():
-                    reply = Continue(type(message))
-            yield wire.encode_reply(reply, "x-upstream-cluster")
+            yield reply_to(data, route)
+
+    return process
+
+
+def reply_to(data: bytes, route: Callable[[], RouteTo]) -> bytes:
+    """The right reply to a message."""
+    message = wire.decode_message(data)
+    match message:
+        case RequestHeaders(last=True):
+            reply: Any = Continue(RequestHeaders)
+        case RequestBody():
+            reply = route()
+        case Trailers():
+            reply = Continue(Trailers, message.of_request)
+        case RequestHeaders() | ResponseHeaders():
+            reply = Continue(type(message))
+    return wire.encode_reply(reply, "x-upstream-cluster")
+
+
+@asynccontextmanager
+async def running_service(process: Process, logged: asyncio.Queue[Any] | None = None) -> AsyncIterator[int]:
+    """An ext_proc service, yielded as its port. What Envoy logs is put into `logged`."""
 
     async def logs(stream: AsyncIterator[bytes], _context: Any) -> bytes:
         async for data in stream:

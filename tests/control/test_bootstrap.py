@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.api.paths import endpoint_for
+from extproc.api.paths import ROUTED_DIALECTS, endpoint_for
 from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
-from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
+from extproc.control.scope import Scope
+from extproc.control.settings import EnvoySettings, RequestBodies, RetryOn, Shape, Upstream
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from extproc.server.service import MAX_MESSAGE_BYTES
@@ -46,6 +47,11 @@ SETTINGS = EnvoySettings(upstreams=UPSTREAMS)
         {"max_connections": 10_000, "max_heap_bytes": 2**31},
         {"hand_over": HandOver.LLM_D},
         {"hand_over": HandOver.DYNAMO},
+        {"retries": 5, "retry_on": RetryOn.REFUSED, "retry_budget_percent": 0.0, "try_idle_timeout_s": 60.0},
+        {"retries": 5, "shape": Shape.INSTANCE, "keepalive_s": 0.5},
+        {"retries": 0, "shape": Shape.INSTANCE},
+        {"fail_closed_at": (Scope("a.example"), Scope("*.b.example", "/v1"), Scope(path="/batch"))},
+        {"fail_closed": True, "fail_closed_at": (Scope("a.example", "/x" * 500),)},
     ],
 )
 def test_envoy_accepts_every_combination(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -94,12 +100,33 @@ def test_fail_closed_refuses_what_needs_a_decision_and_nothing_else() -> None:
     assert routes[-1]["route"]["cluster"] == "pool"
 
 
+def test_scopes_of_the_command_line_are_those_of_the_routes(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--fail-closed` alone is everything, with a place just that."""
+    command = ["envoy-config", "--backend", "a=10.0.0.1:8000", "--fragment", "route", "--json"]
+    refusals = {}
+    for where in ((), ("--fail-closed",), ("--fail-closed", "/b"), ("--fail-closed", "/b", "--fail-closed", "x.y/c")):
+        assert main([*command, *where]) == 0
+        hosts = json.loads(capsys.readouterr().out)["virtual_hosts"]
+        refusals[where[1::2] or ("everything",) * len(where)] = {
+            host["domains"][0]: sum(route.get("direct_response", {}).get("status") == 503 for route in host["routes"])
+            for host in hosts
+        }
+    assert main([*command, "--fail-closed", "a b"]) == 2
+    assert refusals[()] == {"*": 0}
+    assert refusals[("everything",)] == {"*": len(ROUTED_DIALECTS)}
+    assert refusals[("/b",)] == {"*": len(ROUTED_DIALECTS)}
+    assert refusals["/b", "x.y/c"] == {"x.y": 2 * len(ROUTED_DIALECTS), "*": len(ROUTED_DIALECTS)}
+
+
 def test_each_pool_and_in_its_shape_each_instance_has_a_cluster() -> None:
     upstreams = (*UPSTREAMS, Upstream("c", ("10.0.0.3", 1), "large"))
     settings = {shape: replace(SETTINGS, upstreams=upstreams, shape=shape) for shape in Shape}
     names = {shape: [cluster["name"] for cluster in fragment("clusters", each)] for shape, each in settings.items()}
     assert names[Shape.POOL] == ["pool", "large", "extproc"]
-    assert names[Shape.INSTANCE] == ["pool", "large", "a", "b", "c", "extproc"]
+    instances = ["a/own", "a", "b/own", "b", "c/own", "c"]
+    assert names[Shape.INSTANCE] == ["pool", "large", *instances, "extproc"]
+    alone = fragment("clusters", replace(settings[Shape.INSTANCE], retries=0))
+    assert [cluster["name"] for cluster in alone] == ["pool", "large", "a", "b", "c", "extproc"]
 
 
 def test_hosts_given_by_name_are_looked_up_and_addresses_are_not() -> None:
@@ -107,6 +134,24 @@ def test_hosts_given_by_name_are_looked_up_and_addresses_are_not() -> None:
     settings = replace(SETTINGS, upstreams=upstreams, workers=(("extproc.example", 9002),))
     types = {cluster["name"]: cluster["type"] for cluster in fragment("clusters", settings)}
     assert types == {"pool": "STATIC", "named": "STRICT_DNS", "extproc": "STRICT_DNS"}
+
+
+def test_a_decision_is_retried_as_often_as_it_names_alternatives_and_no_more() -> None:
+    """The route with most comes first; the last one has none, and matches whatever the decision names."""
+    for shape, first in ((Shape.POOL, ".+,.+,.+"), (Shape.INSTANCE, ".+,.+")):
+        routes = manager_of(replace(SETTINGS, shape=shape))["route_config"]["virtual_hosts"][0]["routes"]
+        decided = [route for route in routes if "cluster_header" in route.get("route", {})]
+        assert [route["route"].get("retry_policy", {}).get("num_retries") for route in decided] == [2, 1, None]
+        (matcher,) = decided[0]["match"]["dynamic_metadata"]
+        assert matcher["value"]["string_match"]["safe_regex"]["regex"] == first
+        assert "dynamic_metadata" not in decided[2]["match"]
+
+
+def test_no_stream_is_ended_by_its_length() -> None:
+    manager = manager_of(SETTINGS)
+    assert not {"max_stream_duration", "common_http_protocol_options"} & set(manager)
+    routes = manager["route_config"]["virtual_hosts"][0]["routes"]
+    assert {route["route"]["timeout"] for route in routes if "route" in route} == {"0s"}
 
 
 def test_an_answer_of_an_engine_never_ejects_it() -> None:
@@ -174,6 +219,11 @@ def test_breakers_leave_room_for_two_thousand_streams() -> None:
         {"body_limit_bytes": 0},
         {"body_limit_bytes": MAX_MESSAGE_BYTES},
         {"max_connections": 0},
+        {"retries": -1},
+        {"retries": 6},
+        {"retry_budget_percent": 101.0},
+        {"try_idle_timeout_s": 0.0},
+        {"keepalive_s": float("inf")},
         {"health_path": "health"},
     ],
 )

@@ -162,6 +162,9 @@ async def test_a_body_over_the_limit_is_413_in_the_shape_of_the_api(tmp_path: Pa
         status, answer = await setup.post(b" " * 510_000)
         assert status == 413
         assert json.loads(answer)["error"]["code"] == "request_too_large"
+        status, answer = await setup.post(b" " * 510_000, "/v1/messages?beta=true")
+        assert status == 413
+        assert (json.loads(answer)["type"], json.loads(answer)["error"]["type"]) == ("error", "request_too_large")
         assert setup.pool[1].seen[-1][3] == b" " * 490_000
 
 

@@ -30,6 +30,9 @@ def reasons(made: Router, now: float) -> dict[str, Reason]:
         ({"status": 504}, Reason.COOLING_DOWN),
         ({"status": 200, "flags": ("upstream_connection_termination",)}, Reason.COOLING_DOWN),
         ({"status": 200, "flags": ("upstream_remote_reset",)}, Reason.COOLING_DOWN),
+        ({"status": 504, "flags": ("stream_idle_timeout",)}, Reason.COOLING_DOWN),  # never began to answer
+        ({"status": 0, "flags": ("stream_idle_timeout",)}, Reason.COOLING_DOWN),
+        ({"status": 200, "flags": ("stream_idle_timeout",)}, None),  # or the client did not read
         ({"status": 503}, Reason.PUSHED_BACK),
         ({"status": 429}, Reason.PUSHED_BACK),
         ({"status": 503, "flags": ("upstream_retry_limit_exceeded",)}, Reason.PUSHED_BACK),

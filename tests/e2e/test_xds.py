@@ -91,6 +91,7 @@ async def mesh(folder: Path, shape: Shape) -> AsyncIterator[Mesh]:
             listen=(HOST, free_port()),
             admin=(HOST, free_port()),
             message_timeout_s=30.0,
+            shape=shape,
         )
         envoy = EnvoyProcess(bootstrap(settings), folder)
         stack.callback(envoy.stop)

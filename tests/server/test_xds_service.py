@@ -44,7 +44,7 @@ from extproc.server.xds_service import Discovery, XdsService
 from tests.e2e.eventually import eventually
 from tests.redis_server import RedisServer
 
-SETTINGS = EnvoySettings(xds=XdsSource(), shape=Shape.INSTANCE)
+SETTINGS = EnvoySettings(xds=XdsSource(), shape=Shape.INSTANCE, retries=0)
 
 
 @dataclass

@@ -87,7 +87,7 @@ def test_after_a_retry_the_prefix_is_expected_where_the_request_was_served() -> 
     assert made.prefixes.size(served.instance.key)
 
 
-def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
+def test_endpoints_are_named_within_the_chosen_cluster_and_alternatives_in_any() -> None:
     made = router(
         instance("a", cluster="one", hardware="h200_sxm", address="10.0.0.1:80"),
         instance("b", cluster="two", address="10.0.0.2:80"),
@@ -96,6 +96,7 @@ def test_alternatives_are_named_within_the_chosen_cluster_only() -> None:
     _, reply = ask(made, chat())
     assert isinstance(reply, RouteTo)
     assert reply.endpoints == ("10.0.0.1:80", "10.0.0.3:80")
+    assert reply.alternatives == ("10.0.0.2:80", "10.0.0.3:80")  # for clusters of one instance each
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,7 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
         assert reply.features.instance_key == key
         assert made.ledger.in_flight() == {key: 1}
         assert len(reply.endpoints) == 1  # a retry may not go where no place was taken
+        assert not reply.alternatives
         exchange.close(1.0)
         assert made.ledger.in_flight() == {}
 

@@ -16,7 +16,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints
 
-from extproc.control.clusters import instance_cluster, pool_cluster, socket_address
+from extproc.control.clusters import failover_cluster, instance_cluster, own_name, pool_cluster, socket_address
 from extproc.control.config_source import Transport, config_source
 from extproc.control.settings import EnvoySettings, HostPort, Shape
 from extproc.control.xds import membership
@@ -91,7 +91,9 @@ class Resources:
         if self._settings.shape is Shape.INSTANCE:
             alone = _grouped(endpoints, lambda each: each.cluster)
             # One that was published under the pool's name is in the pool, where decisions find it as well.
-            shared += [self._alone(name, members) for name, members in alone.items() if name not in pools]
+            for name, members in alone.items():
+                if name not in pools:
+                    shared += self._instance(name, members)
         return {
             transport: Snapshot.of([*(self._pool(pool, transport) for pool in pools), *shared])
             for transport in Transport
@@ -106,6 +108,17 @@ class Resources:
     def _assignment(self, pool: str, members: Sequence[membership.Endpoint]) -> Resource:
         hosts = _hosts(members)
         return self._resources.get((ENDPOINT, pool, hosts), lambda: Resource(ENDPOINT, pool, self._hosts(pool, hosts)))
+
+    def _instance(self, name: str, members: Sequence[membership.Endpoint]) -> list[Resource]:
+        """As `clusters.instance_clusters` makes them."""
+        if not self._settings.retries:
+            return [self._alone(name, members)]
+        pool = members[0].pool
+
+        def build() -> Resource:
+            return Resource(CLUSTER, name, bytes(failover_cluster(name, pool, self._settings)))
+
+        return [self._alone(own_name(name), members), self._resources.get((CLUSTER, name, pool), build)]
 
     def _alone(self, name: str, members: Sequence[membership.Endpoint]) -> Resource:
         """The cluster of one instance. Its health is the decision's business, and changes nothing here."""

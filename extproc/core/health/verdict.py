@@ -49,6 +49,8 @@ _LOCAL_FLAGS = frozenset(
         "overload_manager",
     }
 )
+# Nothing moved for too long: the instance's fault if it had not begun to answer; else a client may not have read.
+_SILENT_FLAGS = frozenset({"stream_idle_timeout", "upstream_request_timeout"})
 _BROKEN_STATUSES = frozenset({502, 504})
 _FULL_STATUSES = frozenset({429, 503})
 
@@ -62,6 +64,8 @@ def verdict(status: int, flags: Collection[str]) -> Verdict:
         return Verdict.BROKEN
     if not _LOCAL_FLAGS.isdisjoint(flags):
         return Verdict.NEUTRAL
+    if not _SILENT_FLAGS.isdisjoint(flags):
+        return Verdict.BROKEN if status in (0, 504) else Verdict.NEUTRAL
     if status in _BROKEN_STATUSES:
         return Verdict.BROKEN
     if status in _FULL_STATUSES:

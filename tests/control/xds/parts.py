@@ -139,6 +139,7 @@ async def following(folder: Path, variant: Variant, *published: str) -> AsyncIte
             listen=(HOST, free_port()),
             admin=(HOST, free_port()),
             message_timeout_s=30.0,
+            shape=variant.shape,
         )
         envoy = EnvoyProcess(bootstrap(settings), folder)
         stack.callback(envoy.stop)

@@ -10,7 +10,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster, ClusterDiscoveryTy
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
 
-from extproc.control.clusters import instance_cluster, pool_cluster
+from extproc.control.clusters import instance_clusters, pool_cluster
 from extproc.control.config_source import Transport, config_source
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
@@ -58,11 +58,10 @@ def test_a_pool_is_the_cluster_of_a_written_configuration_but_for_its_endpoints(
 def test_an_instance_is_the_very_cluster_of_a_written_configuration() -> None:
     """It is put together from encoded parts."""
     taken = snapshot(endpoint("a"), endpoint("b", address=("2001:db8::1", 65535)), shape=Shape.INSTANCE)
-    assert set(taken.resources[CLUSTER]) == {"pool", "a", "b"}
+    assert set(taken.resources[CLUSTER]) == {"pool", "a", "a/own", "b", "b/own"}
     for name, address in (("a", ("10.0.0.1", 8097)), ("b", ("2001:db8::1", 65535))):
-        published = Cluster.parse(taken.resources[CLUSTER][name].body)
-        assert published == instance_cluster(name, address, SETTINGS)
-        assert published.type is ClusterDiscoveryType.STATIC
+        for written in instance_clusters(name, address, "pool", SETTINGS):
+            assert Cluster.parse(taken.resources[CLUSTER][written.name].body) == written
 
 
 def test_endpoints_have_the_health_that_is_told_of_them() -> None:
@@ -98,7 +97,7 @@ def test_health_changes_a_pool_and_no_cluster_of_one_instance() -> None:
 def test_an_instance_published_under_the_pools_name_is_in_the_pool_alone() -> None:
     """Two clusters of one name would be refused."""
     taken = snapshot(endpoint("a", cluster="pool"), endpoint("b"), shape=Shape.INSTANCE)
-    assert set(taken.resources[CLUSTER]) == {"pool", "b"}
+    assert set(taken.resources[CLUSTER]) == {"pool", "b", "b/own"}
     assert len(hosts(taken)) == 2
 
 
@@ -126,7 +125,7 @@ def test_what_has_not_changed_is_the_same_object() -> None:
     resources = Resources(replace(SETTINGS, shape=Shape.INSTANCE))
     before = resources.snapshots([endpoint("a"), endpoint("b")])[ADS].resources
     after = resources.snapshots([endpoint("a"), endpoint("b"), endpoint("c")])[ADS].resources
-    for name in ("pool", "a", "b"):
+    for name in ("pool", "a", "a/own", "b", "b/own"):
         assert after[CLUSTER][name] is before[CLUSTER][name]
     assert after[ENDPOINT]["pool"] is not before[ENDPOINT]["pool"]
 
