@@ -101,7 +101,9 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
     )
     cluster = _cluster(EXTPROC_CLUSTER, list(workers), _grpc_http(), connect_timeout_s=0.25)
     cluster.health_checks = [check]
-    cluster.common_lb_config = _no_panic()
+    # In a burst of thousands a worker answers the check late. If none were asked then, all would go undecided; a dead
+    # one refuses at once, and a frozen one costs the message timeout.
+    cluster.common_lb_config = _last_resort()
     return cluster
 
 
@@ -278,7 +280,7 @@ def _no_panic() -> ClusterCommonLbConfig:
 
 
 def _last_resort() -> ClusterCommonLbConfig:
-    """Of a pool: only when not one endpoint is well are the others tried. Envoy's 50 % would mix them in earlier."""
+    """Only when not one endpoint is well are the others tried. Envoy's 50 % would mix them in earlier."""
     return ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=1.0))
 
 

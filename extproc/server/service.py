@@ -171,10 +171,10 @@ class Service:
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                (
-                    "grpc.so_reuseport",
-                    0,
-                ),  # a port in use is an error, not a second server behind the same door
+                ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server behind the same door
+                # Envoy asks for signs of life every few seconds, also while a stream is silent. gRPC's default is to
+                # hang up on the third question within 10 minutes: running streams and the access log with it.
+                ("grpc.http2.max_ping_strikes", 0),
             ]
         )
         service, method = wire.EXT_PROC_METHOD

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import h2.connection
+import h2.events
 import orjson
 import pytest
 from envoy.data.accesslog.v3 import accesslog_pb2
@@ -32,18 +34,26 @@ from tests.core.builders import MODEL, instance, router
 
 
 @asynccontextmanager
-async def serving(
-    made: Router, tokenizers: Tokenizers | None = None
-) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
+async def listening(made: Router, tokenizers: Tokenizers | None = None) -> AsyncIterator[tuple[Service, int]]:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     rules = Rules(counted_models=tokenizers.models if tokenizers else frozenset())
     count = partial(counted_by, tokenizers) if tokenizers else None
     service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, count))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield service, channel
+    yield service, port
     await service.stop(0.0)
+
+
+@asynccontextmanager
+async def serving(
+    made: Router, tokenizers: Tokenizers | None = None
+) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
+    async with (
+        listening(made, tokenizers) as (service, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield service, channel
 
 
 def process(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
@@ -62,6 +72,25 @@ def body(text: str = "x") -> bytes:
     return ext_proc.ProcessingRequest(
         request_body=ext_proc.HttpBody(body=orjson.dumps(content), end_of_stream=True)
     ).SerializeToString()
+
+
+async def test_signs_of_life_are_given_as_often_as_a_client_asks_on_a_silent_connection() -> None:
+    """Envoy asks every 5 s; a server that takes offence ends every stream on the connection."""
+    asked = 20
+    async with listening(router(instance("a"))) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client = h2.connection.H2Connection()
+        client.initiate_connection()
+        for number in range(asked):
+            client.ping(number.to_bytes(8))
+        writer.write(client.data_to_send())
+        answered = 0
+        while answered < asked and (data := await reader.read(65_536)):
+            events = client.receive_data(data)
+            answered += sum(isinstance(event, h2.events.PingAckReceived) for event in events)
+            assert not any(isinstance(event, h2.events.ConnectionTerminated) for event in events)
+        writer.close()
+    assert answered == asked
 
 
 async def test_a_stream_that_is_cancelled_while_its_request_runs_gives_the_reservation_back() -> None:
