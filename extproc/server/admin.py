@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from extproc.errors import ConfigError
+from extproc.addresses import Access, Endpoint
+from extproc.server.binding import OWN_GROUP, removed, serve_pages
 
 
 class Admin:
@@ -36,20 +37,21 @@ class Admin:
         app.router.add_get("/decisions", _json_page(decisions))
         app.router.add_get("/decisions/{id}", decision)
         self._runner = web.AppRunner(app, access_log=None)
+        self._where: Endpoint | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 takes a free one. Returns the port. Raises ConfigError if it is taken."""
+    async def start(self, where: Endpoint, access: Access = OWN_GROUP) -> int:
+        """Listen; port 0 takes a free one. Returns the port, 0 of a socket. Raises ConfigError if it is taken."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-        return int(self._runner.addresses[0][1])
+        port = await serve_pages(self._runner, where, access)
+        self._where = where
+        return port
 
     async def stop(self) -> None:
         """Close the listener and all connections."""
         await self._runner.cleanup()
+        if self._where is not None:
+            removed(self._where)
+            self._where = None
 
 
 def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:
