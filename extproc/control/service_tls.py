@@ -41,7 +41,10 @@ CA, IDENTITY = "extproc-ca", "extproc-identity"
 def transport_socket(tls: TlsToService) -> TransportSocket:
     """TLS 1.2 or later, to a service whose certificate the CA signed for `tls.name`."""
     common = CommonTlsContext(
-        tls_params=TlsParameters(tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2),
+        tls_params=TlsParameters(
+            tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2,
+            tls_maximum_protocol_version=TlsParametersTlsProtocol.TLSv1_3,  # towards upstreams Envoy's default is 1.2
+        ),
         alpn_protocols=["h2"],
     )
     if tls.sds_directory:
