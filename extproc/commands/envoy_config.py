@@ -16,6 +16,7 @@ HELP = "print a complete Envoy bootstrap, or just the fragments for an existing 
 EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml
   extproc envoy-config --xds 127.0.0.1:18000 > envoy.yaml"""
 
+# As in extproc.control.bootstrap, which takes long to import.
 _FRAGMENTS = (
     "bootstrap",
     "filter",
@@ -24,7 +25,7 @@ _FRAGMENTS = (
     "xds",
     "sds-ca",
     "sds-identity",
-)  # as in extproc.control.bootstrap
+)
 _OUTPUT = """what to print (default: %(default)s). filter: the fields that an existing HttpConnectionManager needs,
 header stripping and access log included; route: its route_config; clusters: the pools, instances and the service;
 xds: with --xds, the node and dynamic_resources of a bootstrap;
@@ -178,7 +179,7 @@ def _add_xds(parser: argparse.ArgumentParser) -> None:
         "--xds",
         action="append",
         metavar="HOST:PORT",
-        help="an `extproc xds` process, or unix:/path of one; repeat for each of several",
+        help="an `extproc xds` process, or its unix:/path; repeat for each",
     )
     group.add_argument(
         "--pool",

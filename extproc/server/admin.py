@@ -8,11 +8,10 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from extproc.addresses import Access, Endpoint
-from extproc.server.binding import OWN_GROUP, removed, serve_pages
+from extproc.server.http_pages import HttpPages
 
 
-class Admin:
+class Admin(HttpPages):
     """GET /metrics, /fleet, /decisions, /decisions/ID. Nothing here can change anything."""
 
     def __init__(
@@ -36,22 +35,7 @@ class Admin:
         app.router.add_get("/fleet", _json_page(fleet))
         app.router.add_get("/decisions", _json_page(decisions))
         app.router.add_get("/decisions/{id}", decision)
-        self._runner = web.AppRunner(app, access_log=None)
-        self._where: Endpoint | None = None
-
-    async def start(self, where: Endpoint, access: Access = OWN_GROUP) -> int:
-        """Listen; port 0 takes a free one. Returns the port, 0 of a socket. Raises ConfigError if it is taken."""
-        await self._runner.setup()
-        port = await serve_pages(self._runner, where, access)
-        self._where = where
-        return port
-
-    async def stop(self) -> None:
-        """Close the listener and all connections."""
-        await self._runner.cleanup()
-        if self._where is not None:
-            removed(self._where)
-            self._where = None
+        super().__init__(app)
 
 
 def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:

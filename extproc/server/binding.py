@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc.aio
-from aiohttp import web
 
 from extproc.addresses import Access, Endpoint, UnixSocket
 from extproc.errors import ConfigError
@@ -49,22 +48,6 @@ def _add(server: grpc.aio.Server, address: str, certificates: Certificates | Non
     if not port:
         raise ConfigError(f"cannot listen on {address}: is another process using it, or may this one not?")
     return int(port)
-
-
-async def serve_pages(runner: web.AppRunner, where: Endpoint, access: Access = OWN_GROUP) -> int:
-    """The same for HTTP pages, which answer at once; `runner` is set up."""
-    try:
-        if isinstance(where, UnixSocket):
-            door = socket.socket(socket.AF_UNIX)
-            with claimed(where.path, access):
-                door.bind(str(where.path))
-            await web.SockSite(runner, door).start()
-            return 0
-        await web.TCPSite(runner, *where).start()
-    except OSError as error:
-        shown = where if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
-        raise ConfigError(f"cannot listen on {shown}: {error.strerror or error}") from None
-    return int(runner.addresses[0][1])
 
 
 @contextmanager
