@@ -124,7 +124,7 @@ def _check_authority(pem: bytes, path: Path | None) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
-    except ValueError:  # ssl.SSLError is one
+    except (ssl.SSLError, ValueError):
         raise ConfigError(f"{path} holds no certificate in PEM") from None
     ends_s = [ssl.cert_time_to_seconds(str(each["notAfter"])) for each in context.get_ca_certs()]
     if not ends_s:
