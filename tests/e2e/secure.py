@@ -19,7 +19,7 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.certificates import Certificates
 from extproc.server.service import Service, Shell
-from extproc.stream.exchange import Rules
+from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import MODEL, instance, router
 from tests.e2e.eventually import eventually

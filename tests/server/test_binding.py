@@ -23,7 +23,7 @@ from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.certificates import Certificates
 from extproc.server.service import Service, Shell
-from extproc.stream.exchange import Rules
+from extproc.stream.rules import Rules
 from tests.core.builders import router
 from tests.secrets import SERVICE, SecretDirectory, of_envoy, of_service
 
