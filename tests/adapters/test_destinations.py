@@ -157,6 +157,8 @@ def test_nothing_of_a_hostile_record_reaches_envoy_but_one_allowed_address_and_o
         values = [option.header.raw_value for option in mutation.set_headers]
         assert len(values) == 1 + len(headers)
         assert all(value.isascii() and value.decode().isprintable() and b"," not in value for value in values)
-        named = sent.dynamic_metadata.fields["envoy.lb"].struct_value.fields[wire.ENDPOINTS_KEY].string_value
+        named = (
+            sent.dynamic_metadata.fields["envoy.lb"].struct_value.fields["x-gateway-destination-endpoint"].string_value
+        )
         assert named == made.address
         assert TEN.refusal(made) is None
