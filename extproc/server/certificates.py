@@ -39,7 +39,8 @@ class Certificates:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._seen = self._stamps()
-        self._tried = self._current = _read(files)
+        self._current = _read(files)
+        self._trouble = ""  # with the files that are there now
         self.expires_at_s = _check(self._current, files)
         """When the server's certificate ends, in seconds of the epoch."""
         self.refused = 0
@@ -52,20 +53,22 @@ class Certificates:
         )
 
     def look(self) -> None:
-        """Take the files in if they have changed and can be used."""
+        """Take the files in if they have changed, or were in trouble before, and can be used now."""
         stamps = self._stamps()
-        if stamps == self._seen:
+        if stamps == self._seen and not self._trouble:
             return
         try:
             pems = _read(self._files)
-            if pems != self._tried:
-                self._tried = pems
+            if pems != self._current:
                 self.expires_at_s = _check(pems, self._files)
                 self._current = pems
                 log.info("new certificate from %s", self._files.certificate)
+            self._trouble = ""
         except ConfigError as error:
-            self.refused += 1
-            log.error("%s; going on with the certificate from before", error)
+            if stamps != self._seen or str(error) != self._trouble:
+                self.refused += 1
+                log.error("%s; going on with the certificate from before", error)
+            self._trouble = str(error)
         self._seen = stamps
 
     async def watch(self) -> None:

@@ -11,10 +11,17 @@ import pytest
 import trustme
 
 from extproc.addresses import UnixSocket
-from extproc.control.settings import TlsToService
+from extproc.control.bootstrap import bootstrap
+from extproc.control.settings import EnvoySettings, TlsToService, XdsSource
+from extproc.control.xds.membership import Endpoint, Health
+from extproc.control.xds.resources import Resources
+from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
 from extproc.server.certificates import Certificates
+from extproc.server.xds_service import Discovery, XdsService
+from tests.control.parts import HOST
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import HEALTHY, Secured, running
+from tests.envoy_process import EnvoyProcess, free_port
 from tests.secrets import SERVICE, SecretDirectory, of_envoy, of_service
 
 FAILURES = "cluster.extproc.ssl.connection_error"
@@ -166,3 +173,28 @@ async def test_tls_is_spoken_on_a_unix_socket_too(pair: Pair, tmp_path: Path) ->
     async with running(tmp_path, where, certificates, pair.mutual) as secured:
         await secured.healthy()
         assert await secured.ask() == (200, True)
+
+
+@pytest.mark.parametrize("socket", [True, False])
+async def test_the_control_plane_is_reached_over_tls_by_port_and_by_socket(
+    socket: bool, pair: Pair, tmp_path: Path
+) -> None:
+    """Envoy learns a pool that no file names, and shows its certificate for it."""
+    discovery = Discovery(XdsMetrics(lambda: XdsGauges({}, {}, {}, {}, 0.0)))
+    service = XdsService(discovery)
+    where = UnixSocket(tmp_path / "xds.sock") if socket else (HOST, 0)
+    port = service.bind(where, Certificates(pair.service.files))
+    server = where if socket else (HOST, port)
+    settings = EnvoySettings(
+        xds=XdsSource(servers=(server,)), tls=pair.mutual, listen=(HOST, free_port()), admin=(HOST, free_port())
+    )
+    discovery.publish(Resources(settings).snapshots([Endpoint("pool", "a", "a", (HOST, 1), Health.HEALTHY)]))
+    await service.start()
+    envoy = EnvoyProcess(bootstrap(settings), tmp_path)
+    try:
+        await asyncio.to_thread(envoy.start)
+        await eventually(lambda: asyncio.to_thread(envoy.page, "/clusters"), lambda page: "pool::" in page)
+        assert envoy.stats("cluster.xds.ssl.versions.TLSv1.3")["cluster.xds.ssl.versions.TLSv1.3"] > 0
+    finally:
+        envoy.stop()
+        await service.stop()

@@ -12,6 +12,7 @@ import trustme
 from extproc.addresses import TlsFiles
 from extproc.errors import ConfigError
 from extproc.server.certificates import Certificates
+from tests.e2e.eventually import eventually
 from tests.secrets import SecretDirectory, of_envoy, of_service
 
 DAY_S = 86_400.0
@@ -135,3 +136,19 @@ def test_new_files_that_cannot_be_used_leave_the_old_certificate_and_are_told_of
         secret.put(of_service(authority, days=9.0), [authority])
         found.look()
         assert found.expires_at_s > before_s
+
+
+async def test_a_certificate_that_comes_before_its_time_is_taken_in_when_its_time_has_come(
+    authority: trustme.CA, secret: SecretDirectory
+) -> None:
+    """Without anybody touching its file again: clocks differ by seconds."""
+    found = Certificates(secret.files)
+    before_s = found.expires_at_s
+    secret.put(of_service(authority, days=9.0, since_days=-2 / DAY_S), [authority])
+
+    async def look() -> float:
+        found.look()
+        return found.expires_at_s
+
+    assert await eventually(look, lambda ends_s: ends_s != before_s) > before_s
+    assert found.refused <= 1
