@@ -60,6 +60,14 @@ class Secured:
 
         await eventually(read, lambda value: value >= least, 60.0)
 
+    async def nothing_in_flight(self) -> None:
+        """Wait until all reservations are given back: streams end a moment after their answers."""
+
+        async def read() -> dict[str, int]:
+            return dict(self.made.ledger.in_flight())
+
+        await eventually(read, lambda open_requests: not open_requests)
+
     def stat(self, name: str) -> int:
         """One of Envoy's counters or gauges."""
         return self.envoy.stats(name).get(name, 0)

@@ -41,7 +41,7 @@ async def test_requests_beyond_the_limit_are_left_to_envoy_and_counted(tmp_path:
         refused = secured.service.refused_streams
         assert await secured.ask() == (200, True)
         assert secured.service.refused_streams == refused
-        assert not secured.made.ledger.in_flight()
+        await secured.nothing_in_flight()
 
 
 async def _seen(secured: Secured) -> int:
@@ -66,7 +66,7 @@ async def test_a_thousand_uploads_that_never_finish_cost_little_memory_and_nobod
         assert resident_bytes() - before < 100_000_000  # with the clients of this test, in the same process
         await eventually(lambda: open_streams(secured), lambda number: number < 10, 120.0)  # Envoy gives them up
         assert len(secured.engine.seen) == 2
-        assert not secured.made.ledger.in_flight()
+        await secured.nothing_in_flight()
         for writer in writers:
             writer.close()
 

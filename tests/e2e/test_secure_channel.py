@@ -69,7 +69,7 @@ async def _never_reached(secured: Secured) -> None:
     await secured.until("cluster.extproc.health_check.failure", 3)
     assert secured.stat("cluster.extproc.health_check.success") == secured.stat(HEALTHY) == 0
     assert await secured.ask() == (200, False)
-    assert not secured.made.ledger.in_flight()
+    await secured.nothing_in_flight()
 
 
 @pytest.mark.parametrize("what", ["another CA", "another name", "no TLS"])
