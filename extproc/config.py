@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from extproc.adapters.destinations import Destinations
 from extproc.adapters.redis_settings import RedisSettings
+from extproc.addresses import Access, Endpoint, TlsFiles
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import ConfigError
@@ -21,8 +23,12 @@ _HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
 class ServeSettings:
     """What `extproc serve` needs to know."""
 
-    listen: tuple[str, int] = ("127.0.0.1", 9002)  # ext_proc, access log and health
-    pages: tuple[str, int] = ("127.0.0.1", 9003)  # metrics, fleet, decisions
+    listen: Endpoint = ("127.0.0.1", 9002)  # ext_proc, access log and health
+    pages: Endpoint = ("127.0.0.1", 9003)  # metrics, fleet, decisions
+    access: Access = field(default_factory=Access)  # of those that are Unix sockets
+    tls: TlsFiles | None = None  # of `listen`; None: in the clear
+    destinations: Destinations = field(default_factory=Destinations)  # that Envoy may be sent to
+    max_streams: int = 20_000  # requests under way; those beyond are left to Envoy
     redis: RedisSettings = field(default_factory=RedisSettings)
     fleet: str = "default"
     cluster_header: str = "x-upstream-cluster"
@@ -37,14 +43,6 @@ class ServeSettings:
 def environment(name: str, default: str) -> str:
     """Value of `EXTPROC_<NAME>`, or the default."""
     return os.environ.get(f"EXTPROC_{name}") or default
-
-
-def host_port(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces). Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"'{text}' is not host:port")
-    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def directories(pairs: Iterable[str]) -> dict[str, Path]:

@@ -11,15 +11,25 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
+from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.persistence import persist
 from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
-from extproc.core.fleet.events import DEFAULT_TTL_S, Event, Record, State, Unusable, decode_event, decode_instance
+from extproc.core.fleet.events import (
+    DEFAULT_TTL_S,
+    Event,
+    Published,
+    Record,
+    State,
+    Unusable,
+    decode_event,
+    decode_instance,
+)
 from extproc.core.values.instance import Instance, Lifecycle
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from extproc.core.fleet.fleet import Change, Fleet
 
@@ -37,10 +47,13 @@ class Registry:
     in time or refuses.
     """
 
-    def __init__(self, link: Link | RedisSettings | str = DEFAULT_URL, fleet_name: str = "default") -> None:
+    def __init__(
+        self, link: Link | RedisSettings | str = DEFAULT_URL, fleet_name: str = "default", gate: Gate | None = None
+    ) -> None:
         self.link = link if isinstance(link, Link) else Link(link)
         """The deployment; closed with the registry."""
         self.fleet_name = fleet_name
+        self._gate = gate or Gate(Destinations())
         self.base = f"{self.link.settings.prefix}:{{{fleet_name}}}"
         """What every key of the fleet begins with; the braces put them all into one slot of a cluster."""
         self._record = f"{self.base}:instance:"
@@ -79,10 +92,21 @@ class Registry:
         return bool(await self.link.run(self._remove, keys, [self._channel, instance_id]))
 
     async def state(self) -> State:
-        """Read the whole fleet in one step; records that cannot be used are left out with a warning."""
+        """Read the whole fleet in one step; records that cannot or must not be used are left out with a warning."""
         keys = [self._ids, self._orders, self._seq]
         seq, records, orders = await self.link.run(self._state, keys, [self._record])
-        return State(int(seq) if seq is not None else None, _records(records), _orders(orders))
+        return State(int(seq) if seq is not None else None, self._allowed(_records(records)), _orders(orders))
+
+    def _allowed(self, records: Iterable[Record]) -> tuple[Record, ...]:
+        return tuple(record for record in records if self._gate.admits(record.instance))
+
+    def _event(self, data: bytes) -> Event:
+        event = decode_event(data)
+        if isinstance(event, Unusable):
+            log.warning("registry: an event cannot be used: %s", event.why)
+        elif isinstance(event, Published) and not self._gate.admits(event.instance):
+            return Unusable(why="its instance is not allowed", seq=event.seq)
+        return event
 
     async def watch(
         self,
@@ -117,7 +141,7 @@ class Registry:
             async for message in subscription:
                 if message is not None:
                     told_at_s, doubted = clock(), False
-                    change = fleet.apply(_event(message.payload), told_at_s)
+                    change = fleet.apply(self._event(message.payload), told_at_s)
                     step(change)
                     if change.gap:
                         if state.seq is not None:  # else nobody had published, and the count begins with this event
@@ -153,10 +177,3 @@ def _orders(flat: list[bytes]) -> dict[str, Lifecycle]:
         except ValueError as error:
             log.warning("registry: an order cannot be used: %s", error)
     return orders
-
-
-def _event(data: bytes) -> Event:
-    event = decode_event(data)
-    if isinstance(event, Unusable):
-        log.warning("registry: an event cannot be used: %s", event.why)
-    return event

@@ -6,9 +6,18 @@ import argparse
 import json
 import sys
 
-from extproc.config import environment, header_name, host_port
+from extproc.addresses import Endpoint, UnixSocket, host_port, parse_endpoint
+from extproc.config import environment, header_name
 from extproc.control.scope import parse_scope
-from extproc.control.settings import EnvoySettings, RequestBodies, RetryOn, Shape, Upstream, XdsSource
+from extproc.control.settings import (
+    EnvoySettings,
+    RequestBodies,
+    RetryOn,
+    Shape,
+    TlsToService,
+    Upstream,
+    XdsSource,
+)
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
@@ -16,9 +25,20 @@ HELP = "print a complete Envoy bootstrap, or just the fragments for an existing 
 EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml
   extproc envoy-config --xds 127.0.0.1:18000 > envoy.yaml"""
 
+# As in extproc.control.bootstrap, which takes long to import.
+_FRAGMENTS = (
+    "bootstrap",
+    "filter",
+    "route",
+    "clusters",
+    "xds",
+    "sds-ca",
+    "sds-identity",
+)
 _OUTPUT = """what to print (default: %(default)s). filter: the fields that an existing HttpConnectionManager needs,
 header stripping and access log included; route: its route_config; clusters: the pools, instances and the service;
-xds: with --xds, the node and dynamic_resources of a bootstrap"""
+xds: with --xds, the node and dynamic_resources of a bootstrap;
+sds-ca and sds-identity: the files of --extproc-tls-sds"""
 _SHAPE = """pool: a cluster a pool; instance: a cluster an instance, and pools for retries and
 what comes without a decision, each agent then publishes its backend with --cluster ID (default: %(default)s); with
 --xds the one that `extproc xds` has"""
@@ -39,9 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_choices(parser)
     _add_limits(parser)
     _add_xds(parser)
-    parser.add_argument(
-        "--fragment", choices=("bootstrap", "filter", "route", "clusters", "xds"), default="bootstrap", help=_OUTPUT
-    )
+    _add_tls(parser)
+    parser.add_argument("--fragment", choices=_FRAGMENTS, default="bootstrap", help=_OUTPUT)
     parser.add_argument("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
 
 
@@ -52,7 +71,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--extproc",
         action="append",
         metavar="HOST:PORT",
-        help="a worker of `extproc serve`; repeat for each (default: 127.0.0.1:9002)",
+        help="a worker of `extproc serve`, or unix:/path of one; repeat for each (default: 127.0.0.1:9002)",
     )
     add("--listen", default="0.0.0.0:8080", metavar="HOST:PORT", help="where clients connect (default: %(default)s)")
     add(
@@ -107,6 +126,44 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "TLS to `extproc serve`, and with --xds to `extproc xds`; paths as Envoy sees them"
+    )
+    for name, kind, text in (
+        ("ca", "FILE", "CA of the service's certificate: with it, only TLS is spoken"),
+        ("cert", "FILE", "Envoy's own certificate, for a service with --tls-client-ca"),
+        ("key", "FILE", "its private key"),
+        (
+            "sds",
+            "DIR",
+            "directory with extproc-ca.yaml and extproc-identity.yaml, as --fragment sds-ca and sds-identity print"
+            " them: Envoy then reads changed files anew, otherwise once",
+        ),
+    ):
+        group.add_argument(f"--extproc-tls-{name}", default="", metavar=kind, help=text)
+    group.add_argument(
+        "--extproc-tls-name",
+        default="extproc",
+        metavar="NAME",
+        help="DNS name, IP or spiffe:// URI that the service's certificate must be for (default: %(default)s)",
+    )
+
+
+def _tls(args: argparse.Namespace) -> TlsToService | None:
+    if not args.extproc_tls_ca:
+        if args.extproc_tls_cert or args.extproc_tls_key or args.extproc_tls_sds:
+            raise ConfigError("TLS to the service needs --extproc-tls-ca")
+        return None
+    return TlsToService(
+        ca=args.extproc_tls_ca,
+        name=args.extproc_tls_name,
+        certificate=args.extproc_tls_cert,
+        key=args.extproc_tls_key,
+        sds_directory=args.extproc_tls_sds,
+    )
+
+
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
         ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
@@ -145,7 +202,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_xds(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("instances from the registry instead of --backend: see `extproc xds`")
     group.add_argument(
-        "--xds", action="append", metavar="HOST:PORT", help="an `extproc xds` process; repeat for each of several"
+        "--xds",
+        action="append",
+        metavar="HOST:PORT",
+        help="an `extproc xds` process, or its unix:/path; repeat for each",
     )
     group.add_argument(
         "--pool",
@@ -196,7 +256,8 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         upstreams=tuple(parse_upstream(text) for text in args.backend or ()),
         xds=xds_source(args),
         pool=args.pool,
-        workers=tuple(endpoint(text) for text in args.extproc or ("127.0.0.1:9002",)),
+        workers=tuple(worker(text) for text in args.extproc or ("127.0.0.1:9002",)),
+        tls=_tls(args),
         listen=host_port(args.listen),
         admin=None if args.admin == "off" else host_port(args.admin),
         shape=Shape(args.shape),
@@ -228,7 +289,7 @@ def xds_source(args: argparse.Namespace) -> XdsSource | None:
     if not args.xds:
         return None
     return XdsSource(
-        servers=tuple(endpoint(text) for text in args.xds),
+        servers=tuple(worker(text) for text in args.xds),
         delta=args.xds_protocol == "delta",
         aggregated=not args.xds_separate_streams,
         node_id=args.node_id,
@@ -243,6 +304,12 @@ def parse_upstream(text: str) -> Upstream:
     if not equals or not instance_id or (slash and not cluster):
         raise ConfigError(f"'{text}' is not [CLUSTER/]ID=IP:PORT")
     return Upstream(instance_id, endpoint(address), cluster or "pool")
+
+
+def worker(text: str) -> Endpoint:
+    """A worker's address, or its Unix socket. Raises ConfigError."""
+    where = parse_endpoint(text)
+    return where if isinstance(where, UnixSocket) else endpoint(text)
 
 
 def endpoint(text: str) -> tuple[str, int]:

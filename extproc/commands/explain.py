@@ -15,9 +15,11 @@ from urllib.parse import quote
 import msgspec
 import orjson
 
+from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import Answer as HttpAnswer
 from extproc.adapters.http_client import HttpClient
 from extproc.commands import serve
+from extproc.commands.destination_arguments import destinations
 from extproc.commands.redis_arguments import redis_settings
 from extproc.config import environment
 from extproc.core.reasons.explanation import Explanation, explain
@@ -110,7 +112,7 @@ async def _of_body(args: argparse.Namespace) -> Explanation:
     tokenizers = Tokenizers.load(serve.tokenizer_directories(args), args.count_budget_s)
     rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models)
     try:
-        async with Registry(redis_settings(args), args.fleet) as registry:
+        async with Registry(redis_settings(args), args.fleet, Gate(destinations(args))) as registry:
             router = await look(registry, policy, serve.speed_priors(args.profiles), kv=bool(tokenizers.models))
         exchange = Exchange(router, "-" if args.body == "-" else Path(args.body).name, rules)
         head = RequestHeaders("POST", args.path, last=False, headers=headers)

@@ -8,10 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from extproc.addresses import parse_endpoint
 from extproc.api.caller import Trust
+from extproc.commands.destination_arguments import add_destination_arguments, destinations
+from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
-from extproc.config import ServeSettings, directories, environment, header_name, host_port
+from extproc.config import ServeSettings, directories, environment, header_name
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
@@ -30,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--listen",
         default=environment("LISTEN", "127.0.0.1:9002"),
         metavar="HOST:PORT",
-        help="where Envoy calls: ext_proc, access log, health (default %(default)s; port 0 takes a free one)",
+        help="where Envoy calls: ext_proc, access log, health; or unix:/path (default %(default)s; port 0 takes a free"
+        " one)",
     )
     parser.add_argument(
         "--metrics-listen",
         default=environment("METRICS_LISTEN", "127.0.0.1:9003"),
         metavar="HOST:PORT",
-        help="pages /metrics, /fleet, /decisions and /decisions/ID (default %(default)s)",
+        help="pages /metrics, /fleet, /decisions and /decisions/ID; or unix:/path (default %(default)s)",
     )
     parser.add_argument(
         "--cluster-header",
@@ -79,6 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold --max-in-flight and --max-queued over all routers together, at the price of a round trip to Redis"
         " for each request",
     )
+    parser.add_argument(
+        "--max-streams",
+        type=count,
+        default=settings.max_streams,
+        metavar="N",
+        help="requests under way at once; those beyond are left to Envoy, and counted (default %(default)s)",
+    )
+    add_listen_arguments(parser)
     add_deciding_arguments(parser)
 
 
@@ -142,6 +154,7 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_counting(parser, ServeSettings())
     add_redis_arguments(parser)
+    add_destination_arguments(parser)
     _add_trust(parser)
 
 
@@ -283,8 +296,12 @@ def run(args: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = ServeSettings(
-        listen=host_port(args.listen),
-        pages=host_port(args.metrics_listen),
+        listen=parse_endpoint(args.listen),
+        pages=parse_endpoint(args.metrics_listen),
+        access=access(args),
+        tls=tls_files(args),
+        destinations=destinations(args),
+        max_streams=args.max_streams,
         redis=redis_settings(args),
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),

@@ -6,9 +6,12 @@ import argparse
 import logging
 import sys
 
+from extproc.addresses import parse_endpoint
+from extproc.commands.destination_arguments import add_destination_arguments, destinations
+from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
-from extproc.config import environment, host_port
+from extproc.config import environment
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 
 HELP = "xDS control plane: clusters and endpoints from the registry"
@@ -25,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--listen",
         default=environment("XDS_LISTEN", "127.0.0.1:18000"),
         metavar="HOST:PORT",
-        help="where Envoys call, and health checks (default: %(default)s; port 0 takes a free one)",
+        help="where Envoys call, and health checks; or unix:/path (default: %(default)s; port 0 takes a free one)",
     )
     add(
         "--metrics-listen",
         default=environment("XDS_METRICS_LISTEN", "127.0.0.1:18001"),
         metavar="HOST:PORT",
-        help="pages /metrics and /xds (default: %(default)s)",
+        help="pages /metrics and /xds; or unix:/path (default: %(default)s)",
     )
     add("--shape", choices=tuple(Shape), default=Shape.POOL, help=_SHAPE)
     add("--pool", default="pool", metavar="NAME", help="the pool of all in the shape instance (default: %(default)s)")
@@ -76,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="such as /health: Envoy itself asks the pools' instances as well (default: the agents' word counts)",
     )
+    add_listen_arguments(parser)
+    add_destination_arguments(parser)
     add_redis_arguments(parser)
 
 
@@ -96,8 +101,11 @@ def run(args: argparse.Namespace) -> int:
         retry_budget_percent=args.retry_budget_percent,
     )
     settings = XdsSettings(
-        listen=host_port(args.listen),
-        pages=host_port(args.metrics_listen),
+        listen=parse_endpoint(args.listen),
+        pages=parse_endpoint(args.metrics_listen),
+        access=access(args),
+        tls=tls_files(args),
+        destinations=destinations(args),
         redis=redis_settings(args),
         fleet=args.fleet,
         envoy=envoy,

@@ -18,9 +18,12 @@ from extproc.control.listener import connection_manager, listener
 from extproc.control.overload import overload_manager
 from extproc.control.render import render
 from extproc.control.routes import route_configuration
+from extproc.control.service_tls import CA, IDENTITY, secret_file
 from extproc.control.settings import EnvoySettings, XdsSource
+from extproc.errors import ConfigError
 
-FRAGMENTS = ("bootstrap", "filter", "route", "clusters", "xds")
+FRAGMENTS = ("bootstrap", "filter", "route", "clusters", "xds", "sds-ca", "sds-identity")
+_SECRETS = {"sds-ca": CA, "sds-identity": IDENTITY}
 
 
 def bootstrap(settings: EnvoySettings) -> dict[str, Any]:
@@ -28,6 +31,8 @@ def bootstrap(settings: EnvoySettings) -> dict[str, Any]:
     admin = Admin(address=socket_address(settings.admin)) if settings.admin else None
     resources = BootstrapStaticResources(listeners=[listener(settings)], clusters=clusters(settings))
     whole = Bootstrap(admin=admin, static_resources=resources, overload_manager=overload_manager(settings))
+    if settings.tls is not None and settings.tls.sds_directory:
+        whole.node = Node(id="envoy", cluster="extproc")  # without a name Envoy takes no secrets
     if settings.xds is not None:
         whole.node = Node(id=settings.xds.node_id, cluster=settings.xds.node_cluster)
         whole.dynamic_resources = dynamic_resources(settings.xds)
@@ -47,8 +52,16 @@ def fragment(name: str, settings: EnvoySettings) -> Any:
 
     `filter`: the fields of an HttpConnectionManager, its route apart. The filters alone would not be safe: clients'
     routing headers are taken away before them. `route`: a RouteConfiguration. `clusters`: a list of Cluster.
-    `xds`: the node and dynamic_resources of a Bootstrap; without `settings.xds` there is nothing in it.
+    `xds`: the node and dynamic_resources of a Bootstrap; without `settings.xds` there is nothing in it. `sds-ca`,
+    `sds-identity`: a file of the directory that `settings.tls` names. Raises ConfigError if it names none.
     """
+    if name in _SECRETS:
+        tls = settings.tls
+        if tls is None or not tls.sds_directory:
+            raise ConfigError(f"the fragment {name} needs --extproc-tls-ca and --extproc-tls-sds")
+        if name == "sds-identity" and not tls.certificate:
+            raise ConfigError("the fragment sds-identity needs --extproc-tls-cert and --extproc-tls-key")
+        return render(secret_file(_SECRETS[name], tls))
     match name:
         case "filter":
             manager = render(connection_manager(settings))

@@ -30,6 +30,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     Http1ProtocolOptions,
     Http2ProtocolOptions,
     KeepaliveSettings,
+    Pipe,
     SocketAddress,
     TcpKeepalive,
     TypedExtensionConfig,
@@ -51,11 +52,14 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, HostPort, Shape, is_ip
+from extproc.addresses import Endpoint as ServiceEndpoint
+from extproc.addresses import HostPort, UnixSocket
+from extproc.control.service_tls import transport_socket
+from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, Shape, TlsToService, is_ip
 from extproc.stream.messages import ALTERNATIVES_KEY, ENDPOINTS_HEADER, ENDPOINTS_NAMESPACE
 
 # Where a cluster's endpoints are: written down in it, or published apart from it.
-Endpoints = Sequence[HostPort] | ConfigSource
+Endpoints = Sequence[ServiceEndpoint] | ConfigSource
 
 # Envoy's default of 1,024 requests a cluster is below what a fleet streams at once, and cuts ext_proc streams too.
 _MANY = 100_000
@@ -72,20 +76,22 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
     if settings.shape is Shape.INSTANCE:
         for upstream in settings.upstreams:
             result += instance_clusters(upstream.id, upstream.address, upstream.cluster, settings)
-    result.append(extproc_cluster(settings.workers))
+    result.append(extproc_cluster(settings.workers, settings.tls))
     if settings.xds is not None:
-        result.append(xds_cluster(settings.xds.servers))
+        result.append(xds_cluster(settings.xds.servers, settings.tls))
     return result
 
 
-def xds_cluster(servers: Iterable[HostPort]) -> Cluster:
+def xds_cluster(servers: Iterable[ServiceEndpoint], tls: TlsToService | None = None) -> Cluster:
     """The control plane. Without keepalive a frozen one, or one behind a dead link, would be waited for in silence."""
     cluster = _cluster(XDS_CLUSTER, list(servers), _grpc_http(), connect_timeout_s=1.0)
     cluster.common_lb_config = _no_panic()
+    if tls is not None:
+        cluster.transport_socket = transport_socket(tls)
     return cluster
 
 
-def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
+def extproc_cluster(workers: Iterable[ServiceEndpoint], tls: TlsToService | None = None) -> Cluster:
     """The ext_proc and access-log service, one endpoint a worker process.
 
     The health check runs without traffic too: its default of 60 s would keep a dead worker "healthy" that long.
@@ -104,6 +110,8 @@ def extproc_cluster(workers: Iterable[HostPort]) -> Cluster:
     # In a burst of thousands a worker answers the check late. If none were asked then, all would go undecided; a dead
     # one refuses at once, and a frozen one costs the message timeout.
     cluster.common_lb_config = _last_resort()
+    if tls is not None:
+        cluster.transport_socket = transport_socket(tls)
     return cluster
 
 
@@ -237,11 +245,11 @@ def _cluster(name: str, endpoints: Endpoints, http: HttpProtocolOptions, connect
         cluster.eds_cluster_config = ClusterEdsClusterConfig(eds_config=endpoints)
         return cluster
     cluster.type = ClusterDiscoveryType.STATIC
-    if not all(is_ip(host) for host, _ in endpoints):
+    if not all(isinstance(address, UnixSocket) or is_ip(address[0]) for address in endpoints):
         cluster.type = ClusterDiscoveryType.STRICT_DNS
         # As the agent resolves a backend's name: a decision's address has to be among those that Envoy found.
         cluster.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
-    hosts = [LbEndpoint(endpoint=Endpoint(address=socket_address(address))) for address in endpoints]
+    hosts = [LbEndpoint(endpoint=Endpoint(address=service_address(address))) for address in endpoints]
     cluster.load_assignment = ClusterLoadAssignment(
         cluster_name=name, endpoints=[LocalityLbEndpoints(lb_endpoints=hosts)]
     )
@@ -291,6 +299,11 @@ def _policy(name: str, message: OverrideHost | LeastRequest) -> LoadBalancingPol
 
 def _lb_metadata(key: str) -> MetadataKey:
     return MetadataKey(key=ENDPOINTS_NAMESPACE, path=[MetadataKeyPathSegment(key=key)])
+
+
+def service_address(endpoint: ServiceEndpoint) -> Address:
+    """A TCP address or a Unix socket as Envoy writes them."""
+    return Address(pipe=Pipe(path=str(endpoint.path))) if isinstance(endpoint, UnixSocket) else socket_address(endpoint)
 
 
 def socket_address(address: HostPort) -> Address:

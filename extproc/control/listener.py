@@ -38,6 +38,12 @@ _DURATIONS = {
     "headers_us": "DS_RX_BEG:US_RX_BEG",
     "dispatched_us": "DS_RX_BEG:US_TX_BEG",  # what routing cost
 }
+# What clients' headers must not begin with; Envoy keeps names in lower case.
+_STRIPPED = (
+    "x-extproc-",
+    "x-gateway-destination-endpoint",  # with -subset and -served: the endpoint picker protocol
+    "x-envoy-",  # Envoy believes these of clients whose x-forwarded-for looks internal: retries, timeouts, destinations
+)
 # Of one connection. Bodies have a limit of their own, which Envoy heeds only where it is not the lower one.
 _BUFFER_BYTES = 1024 * 1024
 _HTTP2_WINDOW_BYTES = 16 * 1024 * 1024  # of a stream, Envoy's default; the same holds for it
@@ -91,12 +97,13 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
 
 def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
     """Take away the headers that only we may set, before the route is chosen; in a filter it would be too late."""
-    ours = HeaderMutationRemoveOnMatch(key_matcher=StringMatcher(prefix="x-extproc-", ignore_case=True))
     mutations = [
         OneMutation(remove=settings.cluster_header),
         *(OneMutation(remove=name) for name in settings.partner_headers),
-        OneMutation(remove="x-gateway-destination-endpoint"),
-        OneMutation(remove_on_match=ours),
+        *(
+            OneMutation(remove_on_match=HeaderMutationRemoveOnMatch(key_matcher=StringMatcher(prefix=prefix)))
+            for prefix in _STRIPPED
+        ),
     ]
     return _extension("envoy.http.early_header_mutation.header_mutation", HeaderMutation(mutations=mutations))
 

@@ -9,11 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from extproc.addresses import Endpoint, HostPort
 from extproc.control.scope import Scope
 from extproc.core.pairs.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
-
-HostPort = tuple[str, int]
 
 EXTPROC_CLUSTER = "extproc"
 XDS_CLUSTER = "xds"
@@ -68,11 +67,30 @@ class Upstream:
 class XdsSource:
     """Where Envoy learns its clusters and endpoints while it runs, instead of having them written down."""
 
-    servers: tuple[HostPort, ...] = (("127.0.0.1", 18000),)  # one `extproc xds` process each
+    servers: tuple[Endpoint, ...] = (("127.0.0.1", 18000),)  # one `extproc xds` process each
     delta: bool = True  # what changed, instead of the state of the world
     aggregated: bool = True  # one stream for all types, which keeps clusters before their endpoints
     node_id: str = "envoy"  # by which the control plane tells Envoys apart; `envoy --service-node` has precedence
     node_cluster: str = "extproc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsToService:
+    """How Envoy knows the service, and shows itself to it. Paths are Envoy's."""
+
+    ca: str  # PEM file of who signs the service's certificate
+    name: str = "extproc"  # that the certificate must be for, and that is asked for
+    certificate: str = ""  # PEM file of Envoy's own, for mTLS
+    key: str = ""
+    sds_directory: str = ""  # holds files that tell Envoy of these; with it, changed files are read anew
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what Envoy would refuse."""
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("Envoy's own certificate needs both --extproc-tls-cert and --extproc-tls-key")
+        for path in (self.ca, self.certificate, self.key, self.sds_directory):
+            if path and not path.startswith("/"):
+                raise ConfigError(f"'{path}' is not an absolute path, as Envoy needs it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +100,8 @@ class EnvoySettings:
     upstreams: tuple[Upstream, ...] = ()  # none with `xds`
     xds: XdsSource | None = None
     pool: str = "pool"  # with `xds`: the pool that takes what comes without a decision
-    workers: tuple[HostPort, ...] = (("127.0.0.1", 9002),)  # one `extproc serve` process each
+    workers: tuple[Endpoint, ...] = (("127.0.0.1", 9002),)  # one `extproc serve` process each
+    tls: TlsToService | None = None  # to the workers and the control plane; None: in the clear
     listen: HostPort = ("0.0.0.0", 8080)
     admin: HostPort | None = ("127.0.0.1", 9901)
     shape: Shape = Shape.POOL

@@ -44,6 +44,16 @@ class Rungs:
 
 
 @dataclass(frozen=True, slots=True)
+class Guards:
+    """What was kept out, and until when the service's certificate lets it in at Envoy's."""
+
+    streams_refused: int = 0
+    records_refused: Mapping[str, int] = field(default_factory=dict)  # of the registry, by reason
+    certificate_expires_at_s: float | None = None  # of the epoch; None without TLS
+    certificates_refused: int = 0  # new files that could not be used
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """What is read at the moment of a scrape."""
 
@@ -57,6 +67,7 @@ class Gauges:
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
     replicas: Replicas = field(default_factory=Replicas)
     rungs: Rungs = field(default_factory=Rungs)
+    guards: Guards = field(default_factory=Guards)
     strict_unsettled: int | None = None  # requests that Redis did not settle in time; None without strict mode
 
 
@@ -183,9 +194,25 @@ class _LiveGauges(Collector):
         yield silence
         yield from _of_replicas(gauges.replicas)
         yield from _of_rungs(gauges.rungs)
+        yield from _of_guards(gauges.guards)
         if gauges.strict_unsettled is not None:
             text = "Requests that Redis did not settle within the budget."
             yield CounterMetricFamily("extproc_strict_unsettled", text, gauges.strict_unsettled)
+
+
+def _of_guards(guards: Guards) -> Iterator[Metric]:
+    text = "Requests beyond --max-streams, left to Envoy."
+    yield CounterMetricFamily("extproc_streams_refused", text, guards.streams_refused)
+    text = "Records of the registry that are not allowed, each time that they came."
+    refused = CounterMetricFamily("extproc_records_refused", text, labels=["reason"])
+    for reason, number in guards.records_refused.items():
+        refused.add_metric([reason], number)
+    yield refused
+    if guards.certificate_expires_at_s is not None:
+        text = "End of the service's certificate, in seconds of the epoch."
+        yield GaugeMetricFamily("extproc_certificate_expiry_seconds", text, guards.certificate_expires_at_s)
+        text = "New certificate files that could not be used."
+        yield CounterMetricFamily("extproc_certificates_refused", text, guards.certificates_refused)
 
 
 def _of_rungs(rungs: Rungs) -> Iterator[Metric]:

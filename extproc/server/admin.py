@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from extproc.errors import ConfigError
+from extproc.server.http_pages import HttpPages
 
 
-class Admin:
+class Admin(HttpPages):
     """GET /metrics, /fleet, /decisions, /decisions/ID. Nothing here can change anything."""
 
     def __init__(
@@ -35,21 +35,7 @@ class Admin:
         app.router.add_get("/fleet", _json_page(fleet))
         app.router.add_get("/decisions", _json_page(decisions))
         app.router.add_get("/decisions/{id}", decision)
-        self._runner = web.AppRunner(app, access_log=None)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 takes a free one. Returns the port. Raises ConfigError if it is taken."""
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-        return int(self._runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        """Close the listener and all connections."""
-        await self._runner.cleanup()
+        super().__init__(app)
 
 
 def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from extproc.adapters.bookings import Bookings
+from extproc.adapters.destinations import Gate
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
@@ -25,9 +26,11 @@ from extproc.core.speeds.profile import profile_for
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import CacheSource
 from extproc.core.values.outcome import Outcome
-from extproc.observe.metrics import Gauges, Metrics, Replicas
+from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
+from extproc.server.binding import told
+from extproc.server.certificates import Certificates
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
@@ -48,9 +51,11 @@ async def serve(settings: ServeSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    certificates = Certificates(settings.tls) if settings.tls else None
     router = Router(settings.policy, settings.speed_priors)
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
-    registry = Registry(settings.redis, settings.fleet)
+    gate = Gate(settings.destinations)
+    registry = Registry(settings.redis, settings.fleet, gate)
     name = secrets.token_hex(6)
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
     fleet_known, kv_known = asyncio.Event(), asyncio.Event()
@@ -58,7 +63,7 @@ async def serve(settings: ServeSettings) -> None:
     ladder = LadderWatch(router, feed)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
-    metrics = Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder))
+    metrics = Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates)))
     observer = Observer(metrics, partial(kind_of, router))
     admin = Admin(
         observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent, observer.explain
@@ -72,6 +77,7 @@ async def serve(settings: ServeSettings) -> None:
         rules,
         partial(counted_by, tokenizers),
         strict,
+        settings.max_streams,
     )
     service = Service(shell)
     async with registry:
@@ -85,14 +91,18 @@ async def serve(settings: ServeSettings) -> None:
         if strict is not None:
             tasks.append(begin("strict bookings", strict.run()))
         try:
-            pages_port = await admin.start(*settings.pages)
-            port = service.bind(settings.listen)
+            pages_port = await admin.start(settings.pages, settings.access)
+            port = service.bind(settings.listen, certificates, settings.access)
+            if certificates is not None:
+                tasks.append(begin("certificates", certificates.watch()))
             await asyncio.gather(first_state(fleet_known, kv_known, keeper, stop), profiles.restore())
             tasks.append(begin("prefix keeper", keeper.run()))
             tasks.append(begin("profile keeper", profiles.run()))
             await service.start()
             tasks.append(begin("ladder", ladder.run()))
-            log.info("serving ext_proc on port %s, pages on port %s", port, pages_port)
+            log.info(
+                "serving ext_proc on %s, pages on %s", told(settings.listen, port), told(settings.pages, pages_port)
+            )
             await stop.wait()
             await _drain(service, settings.drain_s)
         finally:
@@ -141,8 +151,23 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.stop(drain_s)
 
 
+def guards(service: Service, gate: Gate, certificates: Certificates | None) -> Guards:
+    """What a scrape reads of what was kept out."""
+    return Guards(
+        service.refused_streams,
+        {reason.value: count for reason, count in gate.refused.items()},
+        certificates.expires_at_s if certificates is not None else None,
+        certificates.refused if certificates is not None else 0,
+    )
+
+
 def gauges(
-    router: Router, tokenizers: Tokenizers, bookings: Bookings, strict: StrictBookings | None, ladder: LadderWatch
+    router: Router,
+    tokenizers: Tokenizers,
+    bookings: Bookings,
+    strict: StrictBookings | None,
+    ladder: LadderWatch,
+    kept_out: Guards,
 ) -> Gauges:
     """What a scrape reads at this moment; `strict` is None without strict mode."""
     fleet = router.fleet
@@ -168,6 +193,7 @@ def gauges(
             peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
         ),
         rungs=ladder.rungs(time.monotonic()),
+        guards=kept_out,
         strict_unsettled=strict.unsettled if strict is not None else None,
     )
 

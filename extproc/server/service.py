@@ -16,12 +16,14 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
+from extproc.addresses import Access, Endpoint
 from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.outcome import Outcome
-from extproc.errors import ConfigError
 from extproc.observe.observer import Observer
+from extproc.server.binding import OWN_GROUP, bind
+from extproc.server.certificates import Certificates
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import CountTokens, OutOfOrderError, PassOn, TakePlace
@@ -60,6 +62,7 @@ class Shell:
     rules: Rules
     count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
     places: Places | None = None  # needed for `rules.strict`
+    max_streams: int = 20_000  # requests under way at once
 
 
 class ExtProc:
@@ -73,12 +76,20 @@ class ExtProc:
         self._wanted = shell.rules.headers
         self._open_streams = 0
         self._warned: set[str] = set()  # reasons
+        self.refused = 0  # streams
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
 
     async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Answer the messages of one stream in turn; a message of another protocol ends it with INVALID_ARGUMENT."""
+        """Answer the messages of one stream in turn.
+
+        A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
+        RESOURCE_EXHAUSTED before its first message is looked at, and Envoy goes on without us.
+        """
         shell = self._shell
+        if self._open_streams >= shell.max_streams:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
         self._open_streams += 1
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
@@ -171,6 +182,8 @@ class Service:
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.server.max_pending_requests", _MAX_PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
                 ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server behind the same door
                 # Envoy asks for signs of life every few seconds, also while a stream is silent. gRPC's default is to
                 # hang up on the third question within 10 minutes: running streams and the access log with it.
@@ -189,20 +202,17 @@ class Service:
     def _add(self, service: str, method: str, handler: Any) -> None:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
 
-    def bind(self, listen: tuple[str, int]) -> int:
-        """Take host and port (0 takes a free one) without answering yet; returns the port.
+    def bind(self, where: Endpoint, certificates: Certificates | None = None, access: Access = OWN_GROUP) -> int:
+        """Take an address (port 0 takes a free one) without answering yet; returns the port, 0 of a socket.
 
-        Raises ConfigError if the address cannot be listened on.
+        Raises ConfigError if it cannot be listened on.
         """
-        host, wanted_port = listen
-        address = f"[{host}]:{wanted_port}" if ":" in host else f"{host}:{wanted_port}"
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ConfigError(f"cannot listen on {address}: is another process using it?")
-        return int(port)
+        return bind(self._server, where, certificates, access)
+
+    @property
+    def refused_streams(self) -> int:
+        """How many requests were left to Envoy because too many were under way."""
+        return self._ext_proc.refused
 
     async def start(self) -> None:
         """Answer on the bound address, and report healthy."""

@@ -13,12 +13,12 @@ from extproc.control.config_source import Transport
 from extproc.control.xds.membership import Endpoint, Membership
 from extproc.control.xds.resources import Snapshot
 from extproc.core.fleet.fleet import Fleet
-from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsGauges
+from extproc.server.http_pages import HttpPages
 from extproc.server.xds_service import KINDS, Discovery, Link
 
 
-class Pages:
+class Pages(HttpPages):
     """GET /metrics, /xds. Nothing here can change anything."""
 
     def __init__(self, metrics_page: Callable[[], bytes], status: Callable[[], Any]) -> None:
@@ -31,21 +31,7 @@ class Pages:
         app = web.Application()
         app.router.add_get("/metrics", metrics)
         app.router.add_get("/xds", xds)
-        self._runner = web.AppRunner(app, access_log=None)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen; port 0 takes a free one. Returns the port. Raises ConfigError if it is taken."""
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-        return int(self._runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        """Close the listener and all connections."""
-        await self._runner.cleanup()
+        super().__init__(app)
 
 
 def gauges(discovery: Discovery, membership: Membership, fleet: Fleet, now: float) -> XdsGauges:

@@ -8,13 +8,17 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
+from extproc.addresses import Access, Endpoint, TlsFiles
 from extproc.control.settings import EnvoySettings, XdsSource
 from extproc.control.xds.membership import FORGET_AFTER_S, Membership
 from extproc.control.xds.resources import Resources
 from extproc.core.fleet.fleet import Fleet
 from extproc.observe.xds_metrics import XdsMetrics
+from extproc.server.binding import told
+from extproc.server.certificates import Certificates
 from extproc.server.tasks import begin, end
 from extproc.server.xds_keeper import SETTLE_S, Keeper
 from extproc.server.xds_pages import Pages, gauges, status
@@ -27,8 +31,11 @@ log = logging.getLogger("extproc.xds")
 class XdsSettings:
     """What `extproc xds` needs to know."""
 
-    listen: tuple[str, int] = ("127.0.0.1", 18000)
-    pages: tuple[str, int] = ("127.0.0.1", 18001)  # metrics, status
+    listen: Endpoint = ("127.0.0.1", 18000)
+    pages: Endpoint = ("127.0.0.1", 18001)  # metrics, status
+    access: Access = field(default_factory=Access)  # of those that are Unix sockets
+    tls: TlsFiles | None = None  # of `listen`; None: in the clear
+    destinations: Destinations = field(default_factory=Destinations)  # that Envoy may be sent to
     redis: RedisSettings = field(default_factory=RedisSettings)
     fleet: str = "default"
     envoy: EnvoySettings = field(default_factory=lambda: EnvoySettings(xds=XdsSource()))  # what clusters are like
@@ -41,6 +48,8 @@ async def run_xds(settings: XdsSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    certificates = Certificates(settings.tls) if settings.tls else None
+    gate = Gate(settings.destinations)
     fleet = Fleet()
     membership = Membership(settings.envoy.shape, settings.envoy.default_pool, settings.forget_after_s)
     metrics = XdsMetrics(lambda: gauges(discovery, membership, fleet, time.monotonic()))
@@ -55,17 +64,19 @@ async def run_xds(settings: XdsSettings) -> None:
         pools = ", ".join(sorted({endpoint.pool for endpoint in membership.endpoints}))
         log.info("the fleet is known: %s instances are published; pools: %s", len(membership.endpoints), pools)
 
-    async with Registry(settings.redis, settings.fleet) as registry:
+    async with Registry(settings.redis, settings.fleet, gate) as registry:
         tasks = [
             begin("registry", registry.watch(fleet, keeper.take)),
             begin("keeper", keeper.run()),
             begin("health", report_healthy()),
         ]
         try:
-            pages_port = await pages.start(*settings.pages)
-            port = service.bind(settings.listen)
+            pages_port = await pages.start(settings.pages, settings.access)
+            port = service.bind(settings.listen, certificates, settings.access)
+            if certificates is not None:
+                tasks.append(begin("certificates", certificates.watch()))
             await service.start()
-            log.info("serving xDS on port %s, pages on port %s", port, pages_port)
+            log.info("serving xDS on %s, pages on %s", told(settings.listen, port), told(settings.pages, pages_port))
             await stop.wait()
         finally:
             await service.stop()

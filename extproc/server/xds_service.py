@@ -13,12 +13,14 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from extproc.addresses import Access, Endpoint
 from extproc.control.config_source import Transport
 from extproc.control.xds.messages import METHODS, Encoder, MessageError, decode
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Snapshot
 from extproc.control.xds.stream import Heard, Request, Stream
-from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
+from extproc.server.binding import OWN_GROUP, bind
+from extproc.server.certificates import Certificates
 
 KINDS = {CLUSTER: "cluster", ENDPOINT: "endpoint"}
 
@@ -132,20 +134,12 @@ class XdsService:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
-    def bind(self, listen: tuple[str, int]) -> int:
-        """Take host and port (0 takes a free one) without answering yet; returns the port.
+    def bind(self, where: Endpoint, certificates: Certificates | None = None, access: Access = OWN_GROUP) -> int:
+        """Take an address (port 0 takes a free one) without answering yet; returns the port, 0 of a socket.
 
-        Raises ConfigError if the address cannot be listened on.
+        Raises ConfigError if it cannot be listened on.
         """
-        host, wanted_port = listen
-        address = f"[{host}]:{wanted_port}" if ":" in host else f"{host}:{wanted_port}"
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ConfigError(f"cannot listen on {address}: is another process using it?")
-        return int(port)
+        return bind(self._server, where, certificates, access)
 
     async def start(self) -> None:
         """Answer on the bound address."""

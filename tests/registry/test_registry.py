@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as aioredis
 
+from extproc.adapters.destinations import Destinations, Gate, parse_networks
 from extproc.adapters.registry import Registry
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Lifecycle, Load
@@ -83,6 +84,27 @@ async def test_a_watcher_begins_with_what_was_there_before(server: RedisServer, 
         member = fleet.members()[0]
         assert member.instance.lifecycle is Lifecycle.DRAINING
         assert fleet.age_s(member) >= 0.7
+
+
+async def test_what_is_not_allowed_never_gets_into_a_fleet_by_event_nor_by_state(server: RedisServer) -> None:
+    """Nor does it make the watcher miss the events around it; the others go on."""
+    fleet, changes, gate = Fleet(), list[Change](), Gate(Destinations(parse_networks("10.0.0.0/8")))
+    async with Registry(server.url) as writer, Registry(server.url, gate=gate) as reader:
+        await writer.publish(instance("before", address="169.254.169.254:80"))
+        await writer.publish(instance("a", address="10.0.0.1:80"))
+        synced = asyncio.Event()
+        task = asyncio.create_task(reader.watch(fleet, changes.append, synced=synced))
+        await asyncio.wait_for(synced.wait(), LONG_S)
+        assert ids(fleet) == ["a"]
+        await writer.publish(instance("a", address="8.8.8.8:80"))
+        await writer.publish(instance("after", address="8.8.8.8:80"))
+        await writer.publish(instance("b", address="10.0.0.2:80"))
+        await until(lambda: ids(fleet) == ["a", "b"])
+        assert [member.instance.address for member in fleet.members()] == ["10.0.0.1:80", "10.0.0.2:80"]
+        assert not any(change.gap for change in changes)
+        assert gate.refused.total() == 3
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_an_empty_registry_is_an_empty_state(registry: Registry) -> None:

@@ -17,7 +17,7 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.core.router import Router
-from extproc.observe.metrics import Metrics
+from extproc.observe.metrics import Guards, Metrics
 from extproc.server import run
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
@@ -114,7 +114,7 @@ async def test_metrics_tell_what_strict_mode_could_not_settle_and_only_in_strict
         strict = StrictBookings(link, "extproc:{default}", "r1")
         assert await strict.take(TakePlace("0", (Place("a@1", 1),))) == 0
         for known, told in ((strict, b"extproc_strict_unsettled_total 1.0"), (None, b"")):
-            page = Metrics(partial(gauges, made, tokenizers, bookings, known, LadderWatch(made))).page()
+            page = Metrics(partial(gauges, made, tokenizers, bookings, known, LadderWatch(made), Guards())).page()
             lines = [line for line in page.splitlines() if line.startswith(b"extproc_strict_unsettled_total")]
             assert lines == ([told] if told else [])
     tokenizers.close()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from extproc.control.settings import HostPort, Shape, is_ip
+from extproc.addresses import HostPort
+from extproc.control.settings import Shape, is_ip
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Instance, Lifecycle
 

@@ -16,9 +16,10 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints
 
+from extproc.addresses import HostPort
 from extproc.control.clusters import failover_cluster, instance_cluster, own_name, pool_cluster, socket_address
 from extproc.control.config_source import Transport, config_source
-from extproc.control.settings import EnvoySettings, HostPort, Shape
+from extproc.control.settings import EnvoySettings, Shape
 from extproc.control.xds import membership
 from extproc.control.xds.membership import Health
 

@@ -60,11 +60,11 @@ def can_pair(stack: HandOver, answers: Instance, prefills: Instance) -> bool:
 
 def _dynamo(answers: Instance, prefills: Instance | None) -> tuple[tuple[str, str], ...]:
     worker = answers.tags.get(WORKER_ID_TAG, "")
-    if not worker.isdecimal():
+    if not (worker.isascii() and worker.isdecimal()):
         return ()
     if prefills is None:
         return (_WORKER, worker), (_MODE, "aggregated")
     partner = prefills.tags.get(WORKER_ID_TAG, "")
-    if not partner.isdecimal():
+    if not (partner.isascii() and partner.isdecimal()):
         return ()
     return (_WORKER, worker), (_PREFILL_WORKER, partner), (_MODE, "disaggregated")

@@ -1,0 +1,64 @@
+"""Where to listen and where to call: host and port, or a Unix socket; and who may come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from extproc.errors import ConfigError
+
+_SCHEME = "unix:"
+_MAX_PATH_BYTES = 107  # of sockaddr_un.sun_path, unix(7), less the zero at its end
+
+HostPort = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    """A socket in the file system."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        """As it is written on the command line."""
+        return f"{_SCHEME}{self.path}"
+
+
+Endpoint = HostPort | UnixSocket
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may connect to a Unix socket."""
+
+    mode: int = 0o660
+    group: str = ""  # name or number; "": the process's own
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A server's PEM files. With `client_ca`, clients must show a certificate that it signed."""
+
+    certificate: Path  # the server's own, then those that lead to its CA
+    key: Path
+    client_ca: Path | None = None
+
+
+def host_port(text: str) -> HostPort:
+    """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces). Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"'{text}' is not host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """`host:port`, or `unix:/path` with an absolute path that fits into a socket's address. Raises ConfigError."""
+    if not text.startswith(_SCHEME):
+        return host_port(text)
+    path = Path(text.removeprefix(_SCHEME))
+    if not path.is_absolute() or path.name == "":
+        raise ConfigError(f"'{text}' is not unix:/path")
+    if len(str(path).encode()) > _MAX_PATH_BYTES:
+        raise ConfigError(f"'{text}' is longer than the {_MAX_PATH_BYTES} bytes that a socket's path may have")
+    return UnixSocket(path)
