@@ -83,16 +83,20 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
     )
 
 
-def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
+def early_mutations(settings: EnvoySettings) -> list[OneMutation]:
     """Take away the headers that only we may set, before the route is chosen; in a filter it would be too late."""
     ours = HeaderMutationRemoveOnMatch(key_matcher=StringMatcher(prefix="x-extproc-", ignore_case=True))
-    mutations = [
+    return [
         OneMutation(remove=settings.cluster_header),
         *(OneMutation(remove=name) for name in settings.partner_headers),
         OneMutation(remove="x-gateway-destination-endpoint"),
         OneMutation(remove_on_match=ours),
     ]
-    return _extension("envoy.http.early_header_mutation.header_mutation", HeaderMutation(mutations=mutations))
+
+
+def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
+    mutations = HeaderMutation(mutations=early_mutations(settings))
+    return _extension("envoy.http.early_header_mutation.header_mutation", mutations)
 
 
 def _access_log() -> HttpGrpcAccessLogConfig:
