@@ -13,7 +13,7 @@ from tests.envoy_process import validation_error
 
 ROOT = Path(__file__).parents[2]
 KEPT = {path.name: path for path in sorted((ROOT / "envoy").glob("*.yaml"))}
-WHOLE = ["static.yaml"]  # bootstraps
+WHOLE = ["dynamic.yaml", "static.yaml"]  # bootstraps
 
 
 def header(path: Path) -> list[str]:

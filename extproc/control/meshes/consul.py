@@ -24,6 +24,8 @@ def consul_resources(settings: EnvoySettings, place: MeshPlace) -> list[Resource
 
     Consul's listener checks who calls, and hands over to "the local application", which is our listener.
     """
+    if settings.xds is not None:
+        raise ConfigError("a sidecar's Envoy has Consul's control plane already: --backend instead of --xds")
     host, port = settings.listen
     if host not in ("127.0.0.1", "::1"):
         raise ConfigError("with Consul its own listener takes the connections: --listen 127.0.0.1:8080, for example")

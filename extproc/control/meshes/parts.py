@@ -23,7 +23,9 @@ Resource = dict[str, Any]
 
 
 def check_pools(settings: EnvoySettings) -> None:
-    """Raise ConfigError for what a mesh has no room for: another shape, names that are none there."""
+    """Raise ConfigError for what a mesh has no room for: another shape or control plane, names that are none there."""
+    if settings.xds is not None:
+        raise ConfigError("a mesh has a control plane already, which knows its instances: --backend instead of --xds")
     if settings.shape is Shape.INSTANCE:
         raise ConfigError("a mesh keeps its own clusters, one a pool: leave out --shape instance")
     for name in settings.pools:

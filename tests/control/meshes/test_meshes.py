@@ -13,7 +13,7 @@ import pytest
 
 from extproc.control.meshes.place import Mesh, MeshPlace
 from extproc.control.meshes.resources import mesh_resources
-from extproc.control.settings import EnvoySettings, Upstream
+from extproc.control.settings import EnvoySettings, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from tests.control.meshes import bases
@@ -192,6 +192,9 @@ async def test_without_the_service_requests_go_to_the_pool(mesh: Configured, tmp
     ("mesh", "changes", "said"),
     [
         (Mesh.ISTIO, {"upstreams": (Upstream("a", ("10.0.0.1", 8000), "Pool_1"),)}, "no name in Kubernetes"),
+        (Mesh.ISTIO, {"shape": Shape.INSTANCE}, "leave out --shape instance"),
+        (Mesh.ISTIO, {"upstreams": (), "xds": XdsSource()}, "--backend instead of --xds"),
+        (Mesh.CONSUL, {"upstreams": (), "xds": XdsSource()}, "--backend instead of --xds"),
         (Mesh.CONSUL, {"listen": ("0.0.0.0", 8080)}, "--listen 127.0.0.1"),
         (
             Mesh.ENVOY_GATEWAY,
