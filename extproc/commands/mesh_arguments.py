@@ -13,6 +13,8 @@ _DEFAULTS = MeshPlace()
 
 _FOR = """whose configuration to print (default: %(default)s). plain: of an Envoy of your own; the others: resources to
 apply to a mesh that runs already, see docs"""
+_SERVICES = """for istio and envoy-gateway: --backend POOL/ID=SERVICE:PORT, one a pool, and --extproc SERVICE:PORT name
+Services of Kubernetes, whose pods come and go, instead of instances"""
 _SELECTOR = """label of the engines' pods, for inference-extension; repeat for each (default: app=vllm)"""
 
 
@@ -35,6 +37,7 @@ def add_mesh_arguments(parser: argparse.ArgumentParser) -> None:
         help="GatewayClass of the Gateway, for envoy-gateway (default: %(default)s)",
     )
     add("--domain", default=_DEFAULTS.domain, help="host name that clients ask for (default: %(default)s)")
+    add("--services", action="store_true", help=_SERVICES)
     add("--selector", action="append", metavar="LABEL=VALUE", help=_SELECTOR)
     add(
         "--target-port",
@@ -59,6 +62,7 @@ def mesh_place(args: argparse.Namespace) -> MeshPlace:
         gateway=args.gateway,
         gateway_class=args.gateway_class,
         domain=args.domain,
+        services=args.services,
         selector=_labels(args.selector) or _DEFAULTS.selector,
         target_port=args.target_port,
         image=args.image,

@@ -1,82 +1,61 @@
-"""Envoy Gateway: routes, backends and policies, and an EnvoyPatchPolicy for what they have no field for."""
+"""Envoy Gateway: routes, backends and policies. What these have no field for is in `envoy_gateway_patches`."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from betterproto2 import Message
-from envoy_data_plane.envoy.config.route.v3 import Route, RouteAction
+from envoy_data_plane.envoy.config.route.v3 import RouteAction
 
-from extproc.control.filters import ext_proc, filters
+from extproc.control.filters import ext_proc
 from extproc.control.listener import early_mutations
+from extproc.control.meshes.envoy_gateway_patches import GATEWAY_API, LISTENER, POLICY, patch_policy, pool_clusters
 from extproc.control.meshes.parts import (
     Resource,
-    calling,
     check_pools,
-    manager_fields,
-    mesh_routes,
     pool,
     resource,
     short_time,
 )
 from extproc.control.meshes.place import MeshPlace
-from extproc.control.render import render
 from extproc.control.routes import routes
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, HostPort, is_ip
 from extproc.errors import ConfigError
 
-_GATEWAY_API = "gateway.networking.k8s.io"
 _API = "gateway.envoyproxy.io"
 _V1ALPHA1 = f"{_API}/v1alpha1"
-_LISTENER = "http"
-_POLICY = "extproc"
+_SERVICE = re.compile(r"([a-z0-9-]+)(?:\.([a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?)?")
 _MANY = 100_000  # requests at once; the product's default of 1,024 is below what a fleet streams
 
 _BODY_MODES = {"BUFFERED": "Buffered", "STREAMED": "Streamed", "FULL_DUPLEX_STREAMED": "FullDuplexStreamed"}
-_TYPES = {
-    "listener": "type.googleapis.com/envoy.config.listener.v3.Listener",
-    "route": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
-    "cluster": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
-}
-# Fields of ext_proc that an EnvoyExtensionPolicy cannot say, or says only in part.
-_FILTER_FIELDS = ("processing_mode", "max_message_timeout", "mutation_rules", "metadata_options")
 
 
 def envoy_gateway_resources(settings: EnvoySettings, place: MeshPlace) -> list[Resource]:
     """For a Gateway of Envoy Gateway with one listener. Raises ConfigError."""
-    check_pools(settings)
+    check_pools(settings, place)
+    if place.services and (len(settings.workers) > 1 or is_ip(settings.workers[0][0])):
+        raise ConfigError("with --services extproc is one Service by its name: --extproc SERVICE:PORT")
     return [
         _gateway(place),
-        *(_backend(name, [each.address for each in members], place) for name, members in settings.pools.items()),
-        _backend(EXTPROC_CLUSTER, list(settings.workers), place),
+        *([] if place.services else _backends(settings, place)),
         _http_route(settings, place),
         _client_policy(settings, place),
         _traffic_policy(settings, place),
         _extension_policy(settings, place),
-        _patch_policy(settings, place),
+        resource(_V1ALPHA1, "EnvoyPatchPolicy", POLICY, place.namespace, patch_policy(settings, place)),
     ]
 
 
-def filter_name(place: MeshPlace) -> str:
-    """What Envoy Gateway calls the filter of our EnvoyExtensionPolicy."""
-    return f"envoy.filters.http.ext_proc/{service_cluster(place)}"
-
-
-def service_cluster(place: MeshPlace) -> str:
-    """What it calls the cluster of the service."""
-    return f"envoyextensionpolicy/{place.namespace}/{_POLICY}/extproc/0"
-
-
-def pool_clusters(settings: EnvoySettings, place: MeshPlace) -> dict[str, str]:
-    """What it calls the clusters of the pools: by the rules of the HTTPRoute, the default pool's being the last."""
-    names = [*(name for name in settings.pools if name != settings.default_pool), settings.default_pool]
-    return {name: f"httproute/{place.namespace}/{place.gateway}/rule/{index}" for index, name in enumerate(names)}
-
-
 def _gateway(place: MeshPlace) -> Resource:
-    listener = {"name": _LISTENER, "protocol": "HTTP", "port": 80}
+    listener = {"name": LISTENER, "protocol": "HTTP", "port": 80}
     spec = {"gatewayClassName": place.gateway_class, "listeners": [listener]}
-    return resource(f"{_GATEWAY_API}/v1", "Gateway", place.gateway, place.namespace, spec)
+    return resource(f"{GATEWAY_API}/v1", "Gateway", place.gateway, place.namespace, spec)
+
+
+def _backends(settings: EnvoySettings, place: MeshPlace) -> list[Resource]:
+    pools = settings.pools.items()
+    pooled = [_backend(name, [each.address for each in members], place) for name, members in pools]
+    return [*pooled, _backend(EXTPROC_CLUSTER, list(settings.workers), place)]
 
 
 def _backend(name: str, addresses: list[HostPort], place: MeshPlace) -> Resource:
@@ -89,22 +68,32 @@ def _backend(name: str, addresses: list[HostPort], place: MeshPlace) -> Resource
     return resource(_V1ALPHA1, "Backend", name, place.namespace, {"endpoints": endpoints})
 
 
-def _backend_reference(name: str) -> dict[str, str]:
-    return {"group": _API, "kind": "Backend", "name": name}
+def _reference(name: str, address: HostPort, place: MeshPlace) -> dict[str, Any]:
+    """To a Backend of ours by its name, or to the Service at an address."""
+    if not place.services:
+        return {"group": _API, "kind": "Backend", "name": name}
+    host, port = address
+    service = _SERVICE.fullmatch(host)
+    if service is None:
+        raise ConfigError(f"'{host}' is no Service: SERVICE, SERVICE.NAMESPACE or SERVICE.NAMESPACE.svc.cluster.local")
+    reference: dict[str, Any] = {"kind": "Service", "name": service[1], "port": port}
+    if service[2] not in (None, place.namespace):
+        reference["namespace"] = service[2]
+    return reference
 
 
 def _http_route(settings: EnvoySettings, place: MeshPlace) -> Resource:
     """A rule makes the cluster of its backends. A decision for the default pool is routed by the patches alone."""
     rules: list[dict[str, Any]] = []
     for name in pool_clusters(settings, place):
-        rule: dict[str, Any] = {"backendRefs": [_backend_reference(name)]}
+        rule: dict[str, Any] = {"backendRefs": [_reference(name, settings.pools[name][0].address, place)]}
         if name != settings.default_pool:
             rule = {"matches": [{"headers": [{"name": settings.cluster_header, "value": name}]}]} | rule
         rules.append(rule)
     spec: dict[str, Any] = {"parentRefs": [{"name": place.gateway}]}
     if place.domain != "*":
         spec["hostnames"] = [place.domain]
-    return resource(f"{_GATEWAY_API}/v1", "HTTPRoute", place.gateway, place.namespace, spec | {"rules": rules})
+    return resource(f"{GATEWAY_API}/v1", "HTTPRoute", place.gateway, place.namespace, spec | {"rules": rules})
 
 
 def _client_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
@@ -123,11 +112,11 @@ def _client_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
         "streamIdleTimeout": _seconds(settings.stream_idle_timeout_s),
     }
     spec = {
-        "targetRefs": [{"group": _GATEWAY_API, "kind": "Gateway", "name": place.gateway}],
+        "targetRefs": [{"group": GATEWAY_API, "kind": "Gateway", "name": place.gateway}],
         "headers": {"earlyRequestHeaders": early},
         "timeout": {"http": timeouts},
     }
-    return resource(_V1ALPHA1, "ClientTrafficPolicy", _POLICY, place.namespace, spec)
+    return resource(_V1ALPHA1, "ClientTrafficPolicy", POLICY, place.namespace, spec)
 
 
 def _traffic_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
@@ -166,7 +155,7 @@ def _traffic_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
             "numRetries": policy.num_retries,
             "retryOn": {"triggers": causes, "httpStatusCodes": statuses},
         }
-    return resource(_V1ALPHA1, "BackendTrafficPolicy", _POLICY, place.namespace, spec)
+    return resource(_V1ALPHA1, "BackendTrafficPolicy", POLICY, place.namespace, spec)
 
 
 def _fallback(settings: EnvoySettings) -> RouteAction:
@@ -187,7 +176,7 @@ def _extension_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
         metadata["accessibleNamespaces"] = list(options.forwarding_namespaces.untyped)
     body = _BODY_MODES[str(mode.request_body_mode.name)]
     processor = {
-        "backendRefs": [_backend_reference(EXTPROC_CLUSTER)],
+        "backendRefs": [_reference(EXTPROC_CLUSTER, settings.workers[0], place)],
         "backendSettings": {
             "circuitBreaker": _breakers(),
             "healthCheck": {
@@ -210,11 +199,11 @@ def _extension_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
         },
     }
     spec = {"targetRefs": [_our_route(place)], "extProc": [processor]}
-    return resource(_V1ALPHA1, "EnvoyExtensionPolicy", _POLICY, place.namespace, spec)
+    return resource(_V1ALPHA1, "EnvoyExtensionPolicy", POLICY, place.namespace, spec)
 
 
 def _our_route(place: MeshPlace) -> dict[str, str]:
-    return {"group": _GATEWAY_API, "kind": "HTTPRoute", "name": place.gateway}
+    return {"group": GATEWAY_API, "kind": "HTTPRoute", "name": place.gateway}
 
 
 def _breakers() -> dict[str, int]:
@@ -224,77 +213,3 @@ def _breakers() -> dict[str, int]:
 def _seconds(time_s: float) -> str:
     milliseconds = round(time_s * 1000)
     return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
-
-
-def _patch_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
-    spec = {
-        "targetRef": {"group": _GATEWAY_API, "kind": "Gateway", "name": place.gateway},
-        "type": "JSONPatch",
-        "jsonPatches": [
-            *_cluster_patches(settings, place),
-            *_listener_patches(settings, place),
-            *_route_patches(settings, place),
-        ],
-    }
-    return resource(_V1ALPHA1, "EnvoyPatchPolicy", _POLICY, place.namespace, spec)
-
-
-def _cluster_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
-    """The endpoints that a decision names, in its order. The product's own override reads a header alone."""
-    result = []
-    for name, cluster in pool_clusters(settings, place).items():
-        ours = render(pool(name, settings))
-        for field in ("load_balancing_policy", "common_lb_config"):
-            if field in ours:
-                result.append(_patch("cluster", cluster, ours[field], path=f"/{field}"))
-    return result
-
-
-def _listener_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
-    name = f"{place.namespace}/{place.gateway}/{_LISTENER}"
-    manager = "$..filters[?(@.name=='envoy.filters.network.http_connection_manager')]"
-    ours = f"$..http_filters[?(@.name=='{filter_name(place)}')]"
-    router = "$..http_filters[?(@.name=='envoy.filters.http.router')]"
-    _, *between, last = [_values(each, place) for each in filters(settings)]
-    fields = manager_fields(settings, "access_log", "local_reply_config")
-    service = _values(ext_proc(settings), place)
-    patches = [(ours, f"/typed_config/{field}", service[field]) for field in _FILTER_FIELDS if field in service]
-    retries = service["grpc_service"]["retry_policy"]
-    patches.append((ours, "/typed_config/grpc_service/retry_policy", retries))
-    patches.append((router, "/typed_config/upstream_log", last["typed_config"]["upstream_log"]))
-    # The answer passes the filters from last to first, so these see it after the service, which never sees its body.
-    patches += [(manager, "/typed_config/http_filters/0", each) for each in reversed(between)]
-    patches += [(manager, "/typed_config/access_log/-", each) for each in fields["access_log"]]
-    patches.append((manager, "/typed_config/local_reply_config", fields["local_reply_config"]))
-    return [
-        _patch("listener", name, calling(service_cluster(place), value), json_path, path)
-        for json_path, path, value in patches
-    ]
-
-
-def _route_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
-    name = f"{place.namespace}/{place.gateway}/{_LISTENER}"
-    hosts = "$.virtual_hosts[*]"
-    inserted = [_without_filters(each) for each in mesh_routes(settings, pool_clusters(settings, place))]
-    return [
-        _patch("route", name, settings.body_limit_bytes, hosts, "/request_body_buffer_limit"),
-        *(_patch("route", name, _values(each, place), hosts, "/routes/0") for each in reversed(inserted)),
-    ]
-
-
-def _without_filters(route: Route) -> Route:
-    """Envoy Gateway's filter is off where a route does not switch it on, so there is nothing to switch off."""
-    route.typed_per_filter_config = {}
-    return route
-
-
-def _values(message: Message, place: MeshPlace) -> dict[str, Any]:
-    values: dict[str, Any] = calling(service_cluster(place), render(message))
-    return values
-
-
-def _patch(kind: str, name: str, value: Any, json_path: str = "", path: str = "") -> dict[str, Any]:
-    operation: dict[str, Any] = {"op": "add"}
-    if json_path:
-        operation["jsonPath"] = json_path
-    return {"type": _TYPES[kind], "name": name, "operation": operation | {"path": path, "value": value}}

@@ -22,7 +22,7 @@ from extproc.control.meshes.parts import (
 from extproc.control.meshes.place import MeshPlace
 from extproc.control.render import render
 from extproc.control.routes import routes
-from extproc.control.settings import EnvoySettings, Upstream, is_ip
+from extproc.control.settings import EnvoySettings, HostPort, Upstream, is_ip
 
 _API = "networking.istio.io/v1"
 _PORT = 80  # of the pools' names in the mesh; their endpoints have ports of their own
@@ -42,28 +42,28 @@ _MANAGER_FIELDS = (
 
 def istio_resources(settings: EnvoySettings, place: MeshPlace) -> list[Resource]:
     """For Istio's ingress gateway, in its namespace. Raises ConfigError."""
-    check_pools(settings)
+    check_pools(settings, place)
     result = []
     for name, members in settings.pools.items():
-        result.append(_service_entry(name, members, place))
+        if not place.services:
+            result.append(_service_entry(name, members, place))
         result.append(_destination_rule(name, settings, place))
     return [*result, _gateway(place), _virtual_service(settings, place), _envoy_filter(settings, place)]
 
 
-def pool_host(name: str) -> str:
-    """A pool's name in the mesh."""
+def _host_of(name: str, settings: EnvoySettings, place: MeshPlace) -> HostPort:
+    """A pool's host and port in the mesh: its Service's, or those of the ServiceEntry that we make."""
+    return settings.pools[name][0].address if place.services else (_entry_host(name), _PORT)
+
+
+def _entry_host(name: str) -> str:
     return f"{name}.extproc.internal"
-
-
-def istio_cluster(name: str) -> str:
-    """What Istio calls the cluster of a pool."""
-    return f"outbound|{_PORT}||{pool_host(name)}"
 
 
 def _service_entry(name: str, members: tuple[Upstream, ...], place: MeshPlace) -> Resource:
     endpoints = [{"address": each.address[0], "ports": {"http": each.address[1]}} for each in members]
     spec = {
-        "hosts": [pool_host(name)],
+        "hosts": [_entry_host(name)],
         "location": "MESH_EXTERNAL",
         "ports": [{"number": _PORT, "name": "http", "protocol": "HTTP"}],
         "resolution": "STATIC" if all(is_ip(each.address[0]) for each in members) else "DNS",
@@ -76,8 +76,8 @@ def _destination_rule(name: str, settings: EnvoySettings, place: MeshPlace) -> R
     cluster = pool(name, settings)
     ejection = cluster.outlier_detection
     assert ejection is not None
-    policy = {
-        "tls": {"mode": "DISABLE"},
+    host, _ = _host_of(name, settings, place)
+    policy: dict[str, Any] = {
         # Else Istio adds `locality_weighted_lb_config`, and Envoy refuses a cluster with it and a policy of ours.
         "loadBalancer": {"simple": "LEAST_REQUEST", "localityLbSetting": {"enabled": False}},
         "connectionPool": {
@@ -94,7 +94,9 @@ def _destination_rule(name: str, settings: EnvoySettings, place: MeshPlace) -> R
             "maxEjectionPercent": ejection.max_ejection_percent,
         },
     }
-    spec = {"host": pool_host(name), "trafficPolicy": policy}
+    if not place.services:
+        policy["tls"] = {"mode": "DISABLE"}
+    spec = {"host": host, "trafficPolicy": policy}
     return resource(_API, "DestinationRule", f"extproc-{name}", place.namespace, spec)
 
 
@@ -107,9 +109,10 @@ def _virtual_service(settings: EnvoySettings, place: MeshPlace) -> Resource:
     """What becomes of a request without a decision: the last of the bootstrap's routes, in Istio's words."""
     action = routes(settings)[-1].route
     assert action is not None
+    host, port = _host_of(settings.default_pool, settings, place)
     route = {
         "name": "without-decision",
-        "route": [{"destination": {"host": pool_host(settings.default_pool), "port": {"number": _PORT}}}],
+        "route": [{"destination": {"host": host, "port": {"number": port}}}],
         "timeout": short_time(action.timeout),
         "retries": _retries(action.retry_policy),
     }
@@ -129,7 +132,7 @@ def _envoy_filter(settings: EnvoySettings, place: MeshPlace) -> Resource:
     spec = {
         "workloadSelector": {"labels": _INGRESS},
         "configPatches": [
-            *_cluster_patches(settings),
+            *_cluster_patches(settings, place),
             *_filter_patches(settings),
             *_route_patches(settings, place),
         ],
@@ -137,12 +140,13 @@ def _envoy_filter(settings: EnvoySettings, place: MeshPlace) -> Resource:
     return resource("networking.istio.io/v1alpha3", "EnvoyFilter", "extproc", place.namespace, spec)
 
 
-def _cluster_patches(settings: EnvoySettings) -> list[dict[str, Any]]:
+def _cluster_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
     result = [_patch("CLUSTER", {}, "ADD", render(extproc_cluster(settings.workers)))]
     for name in settings.pools:
         whole = pool(name, settings)
         ours = Cluster(load_balancing_policy=whole.load_balancing_policy, common_lb_config=whole.common_lb_config)
-        where = {"cluster": {"service": pool_host(name)}}
+        host, port = _host_of(name, settings, place)
+        where = {"cluster": {"service": host, "portNumber": port}}
         result.append(_patch("CLUSTER", where, "MERGE", render(ours)))
     return result
 
@@ -163,9 +167,10 @@ def _filter_patches(settings: EnvoySettings) -> list[dict[str, Any]]:
 def _route_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
     host = {"routeConfiguration": {"vhost": {"name": f"{place.domain}:{_PORT}"}}}
     limit = {"request_body_buffer_limit": settings.body_limit_bytes}
-    named = {name: istio_cluster(name) for name in settings.pools}
+    hosts = {name: _host_of(name, settings, place) for name in settings.pools}
+    clusters = {name: f"outbound|{port}||{name_there}" for name, (name_there, port) in hosts.items()}
     # Each becomes the first, so that the last one here is tried first.
-    inserted = [render(each) for each in reversed(mesh_routes(settings, named))]
+    inserted = [render(each) for each in reversed(mesh_routes(settings, clusters))]
     return [
         _patch("VIRTUAL_HOST", host, "MERGE", limit),
         *(_patch("HTTP_ROUTE", host, "INSERT_FIRST", each) for each in inserted),

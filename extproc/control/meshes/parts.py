@@ -13,23 +13,25 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 
 from extproc.control.clusters import pool_cluster
 from extproc.control.listener import connection_manager
-from extproc.control.meshes.place import check_label
+from extproc.control.meshes.place import MeshPlace, check_label
 from extproc.control.render import render
 from extproc.control.routes import routes
-from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, Shape
+from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, Shape, is_ip
 from extproc.errors import ConfigError
 
 Resource = dict[str, Any]
 
 
-def check_pools(settings: EnvoySettings) -> None:
+def check_pools(settings: EnvoySettings, place: MeshPlace) -> None:
     """Raise ConfigError for what a mesh has no room for: another shape or control plane, names that are none there."""
     if settings.xds is not None:
         raise ConfigError("a mesh has a control plane already, which knows its instances: --backend instead of --xds")
     if settings.shape is Shape.INSTANCE:
         raise ConfigError("a mesh keeps its own clusters, one a pool: leave out --shape instance")
-    for name in settings.pools:
+    for name, members in settings.pools.items():
         check_label(name)
+        if place.services and (len(members) > 1 or is_ip(members[0].address[0])):
+            raise ConfigError(f"with --services a pool is one Service by its name: --backend {name}/ID=SERVICE:PORT")
 
 
 def resource(api: str, kind: str, name: str, namespace: str, spec: Mapping[str, Any]) -> Resource:

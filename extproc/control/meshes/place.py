@@ -30,6 +30,7 @@ class MeshPlace:
     gateway: str = "llm"  # the Gateway, its route, and in Consul the service
     gateway_class: str = "eg"  # of a Gateway of the Gateway API
     domain: str = "*"  # host name that clients ask for
+    services: bool = False  # each pool's one upstream, and the service, are Services of Kubernetes, not addresses
     selector: dict[str, str] = field(default_factory=lambda: {"app": "vllm"})  # labels of engines' pods
     target_port: int = 8000  # of engines' pods
     image: str = "extproc:local"

@@ -6,10 +6,12 @@ Filters that only Istio's build of Envoy has (istio.alpn, istio.stats) are left 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 Values = dict[str, Any]
 HostPort = tuple[str, int]
+Services = dict[HostPort, list[HostPort]]  # pods of Kubernetes' Services, by the Service's host and port
 
 _EXT = "type.googleapis.com/envoy.extensions"
 _MANAGER = f"{_EXT}.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -38,10 +40,17 @@ def of_kind(resources: list[Values], kind: str) -> list[Values]:
     return [each["spec"] for each in resources if each["kind"] == kind]
 
 
-def istio(resources: list[Values], listen: HostPort, admin: HostPort) -> Values:
+def _of_entry(entry: Values) -> tuple[HostPort, list[HostPort]]:
+    (port,) = entry["ports"]
+    endpoints = [(each["address"], each["ports"][port["name"]]) for each in entry["endpoints"]]
+    return (entry["hosts"][0], port["number"]), endpoints
+
+
+def istio(resources: list[Values], listen: HostPort, admin: HostPort, services: Services | None = None) -> Values:
     """An ingress gateway: names and settings as istiod writes them (1.2x, `istioctl proxy-config all -o yaml`)."""
     rules = {rule["host"]: rule["trafficPolicy"] for rule in of_kind(resources, "DestinationRule")}
-    clusters = [_istio_cluster(each, rules[each["hosts"][0]]) for each in of_kind(resources, "ServiceEntry")]
+    hosts_there = dict(services or {}) | dict(map(_of_entry, of_kind(resources, "ServiceEntry")))
+    clusters = [_istio_cluster(host, port, rules[host], pods) for (host, port), pods in hosts_there.items()]
     (virtual_service,) = of_kind(resources, "VirtualService")
     (gateway,) = of_kind(resources, "Gateway")
     port = gateway["servers"][0]["port"]["number"]
@@ -123,13 +132,12 @@ def istio(resources: list[Values], listen: HostPort, admin: HostPort) -> Values:
     return _bootstrap(listener, clusters, admin)
 
 
-def _istio_cluster(entry: Values, policy: Values) -> Values:
-    name = f"outbound|{entry['ports'][0]['number']}||{entry['hosts'][0]}"
+def _istio_cluster(host: str, port: int, policy: Values, endpoints: list[HostPort]) -> Values:
+    name = f"outbound|{port}||{host}"
     ejection = policy["outlierDetection"]
     locality: Values = {"locality_weighted_lb_config": {}}
     if policy.get("loadBalancer", {}).get("localityLbSetting", {}).get("enabled") is False:
         locality = {}
-    endpoints = [(each["address"], each["ports"][entry["ports"][0]["name"]]) for each in entry["endpoints"]]
     return {
         "name": name,
         "type": "STATIC",
@@ -168,21 +176,34 @@ def _istio_cluster(entry: Values, policy: Values) -> Values:
     }
 
 
-def envoy_gateway(resources: list[Values], listen: HostPort, admin: HostPort) -> Values:
+def envoy_gateway(
+    resources: list[Values], listen: HostPort, admin: HostPort, services: Services | None = None
+) -> Values:
     """A Gateway's Envoy: names and settings as in the product's own test data (`internal/xds/translator/testdata`)."""
     by_kind = {each["kind"]: each for each in resources}
     namespace = by_kind["HTTPRoute"]["metadata"]["namespace"]
     gateway, route = by_kind["Gateway"]["metadata"]["name"], by_kind["HTTPRoute"]["metadata"]["name"]
     name = f"{namespace}/{gateway}/{by_kind['Gateway']['spec']['listeners'][0]['name']}"
-    backends = {each["metadata"]["name"]: each["spec"] for each in resources if each["kind"] == "Backend"}
+    backends = {
+        each["metadata"]["name"]: [(end["ip"]["address"], end["ip"]["port"]) for end in each["spec"]["endpoints"]]
+        for each in resources
+        if each["kind"] == "Backend"
+    }
+
+    def behind(reference: Values) -> list[HostPort]:
+        if reference["kind"] == "Backend":
+            return backends[reference["name"]]
+        host = f"{reference['name']}.{reference.get('namespace', namespace)}.svc.cluster.local"
+        return (services or {})[host, reference["port"]]
+
     policy = by_kind["EnvoyExtensionPolicy"]
     service = f"envoyextensionpolicy/{namespace}/{policy['metadata']['name']}/extproc/0"
     (processor,) = policy["spec"]["extProc"]
-    clusters = [_gateway_cluster(service, backends[processor["backendRefs"][0]["name"]], http2=True)]
+    clusters = [_gateway_cluster(service, behind(processor["backendRefs"][0]), http2=True)]
     routes = []
     for index, rule in enumerate(by_kind["HTTPRoute"]["spec"]["rules"]):
         cluster = f"httproute/{namespace}/{route}/rule/{index}"
-        clusters.append(_gateway_cluster(cluster, backends[rule["backendRefs"][0]["name"]]))
+        clusters.append(_gateway_cluster(cluster, behind(rule["backendRefs"][0])))
         headers = [
             {"name": each["name"], "string_match": {"exact": each["value"]}}
             for match in rule.get("matches", ())
@@ -294,8 +315,7 @@ def _protobuf_time(text: str) -> str:
     return f"{int(text[:-2]) / 1000}s" if text.endswith("ms") else text
 
 
-def _gateway_cluster(name: str, backend: Values, *, http2: bool = False) -> Values:
-    endpoints = [(each["ip"]["address"], each["ip"]["port"]) for each in backend["endpoints"]]
+def _gateway_cluster(name: str, endpoints: list[HostPort], *, http2: bool = False) -> Values:
     cluster: Values = {
         "name": name,
         "type": "STATIC",
@@ -332,8 +352,6 @@ def _gateway_cluster(name: str, backend: Values, *, http2: bool = False) -> Valu
 
 def consul(resources: list[Values], admin: HostPort, public: HostPort) -> Values:
     """The bootstrap of a sidecar, with the listener that Consul makes for callers, its TLS and intentions left out."""
-    import json
-
     (resource,) = resources
     proxy = resource["service"]["connect"]["sidecar_service"]["proxy"]
     listeners = json.loads(f"[{proxy['config']['envoy_extra_static_listeners_json']}]")

@@ -51,8 +51,10 @@ def _apply(resources: Values, patch: Values) -> int:
             resources["clusters"].append(value)
             return 1
         case "CLUSTER", "MERGE":
-            service = patch["match"]["cluster"]["service"]
-            return _merge_all(resources["clusters"], value, lambda each: each["name"].endswith(f"||{service}"))
+            where = patch["match"]["cluster"]
+            return _merge_all(
+                resources["clusters"], value, _named(f"outbound|{where['portNumber']}||{where['service']}")
+            )
         case "NETWORK_FILTER", "MERGE":
             name = patch["match"]["listener"]["filterChain"]["filter"]["name"]
             return sum(_merge_all(filters, value, _named(name)) for filters in _network_filters(resources))

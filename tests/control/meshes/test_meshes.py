@@ -78,6 +78,23 @@ def test_istio_must_leave_localities_out_or_envoy_refuses_the_pool(tmp_path: Pat
     assert "locality_weighted_lb_config" in validation_error(patched, tmp_path)
 
 
+def test_services_of_kubernetes_are_pools_too(tmp_path: Path) -> None:
+    """The gateway learns their pods by itself; the patches find the clusters that it makes of them."""
+    engines, router = ("vllm.models.svc.cluster.local", 8000), ("extproc.system.svc.cluster.local", 9002)
+    settings = replace(SETTINGS, upstreams=(Upstream("vllm", engines),), workers=(router,))
+    place = replace(PLACE, services=True)
+    pods = {engines: [("10.0.0.1", 8000), ("10.0.0.2", 8000)], router: [("10.0.0.9", 9002)]}
+    resources = mesh_resources(Mesh.ENVOY_GATEWAY, settings, place)
+    assert not [each for each in resources if each["kind"] == "Backend"]
+    base = bases.envoy_gateway(resources, (HOST, 8081), (HOST, 9901), pods)
+    assert not validation_error(with_patch_policy(base, resources[-1]), tmp_path)
+
+    resources = mesh_resources(Mesh.ISTIO, settings, place)
+    assert not [each for each in resources if each["kind"] == "ServiceEntry"]
+    base = bases.istio(resources, (HOST, 8081), (HOST, 9901), {engines: pods[engines]})
+    assert not validation_error(with_envoy_filter(base, resources[-1]), tmp_path)
+
+
 @pytest.mark.parametrize("mesh", [istio, envoy_gateway])
 def test_the_patches_are_what_lets_decisions_through(mesh: Configured) -> None:
     """Our filter is before the router, switched on, and the routes by decision are before the mesh's own."""
@@ -206,3 +223,12 @@ async def test_without_the_service_requests_go_to_the_pool(mesh: Configured, tmp
 def test_what_a_mesh_cannot_hold_is_refused(mesh: Mesh, changes: Values, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         mesh_resources(mesh, replace(SETTINGS, **changes), PLACE)
+
+
+def test_a_service_that_is_none_is_refused() -> None:
+    services = replace(PLACE, services=True)
+    with pytest.raises(ConfigError, match="a pool is one Service"):
+        mesh_resources(Mesh.ISTIO, SETTINGS, services)
+    outside = replace(SETTINGS, upstreams=(Upstream("a", ("vllm.example.com", 80)),), workers=(("extproc", 9002),))
+    with pytest.raises(ConfigError, match="is no Service"):
+        mesh_resources(Mesh.ENVOY_GATEWAY, outside, services)

@@ -64,6 +64,15 @@ def test_the_inference_pool_and_its_route_fit_their_definitions(place: MeshPlace
         assert not faults(resource), resource["kind"]
 
 
+@pytest.mark.parametrize("mesh", [Mesh.ISTIO, Mesh.ENVOY_GATEWAY])
+def test_resources_that_refer_to_services_fit_their_definitions(mesh: Mesh) -> None:
+    settings = EnvoySettings(
+        upstreams=(Upstream("vllm", ("vllm.models.svc.cluster.local", 8000)),), workers=(("extproc.system", 9002),)
+    )
+    for resource in mesh_resources(mesh, settings, MeshPlace(services=True)):
+        assert not faults(resource), resource["kind"]
+
+
 def test_a_definition_refuses_what_it_does_not_know() -> None:
     (policy,) = (
         each
