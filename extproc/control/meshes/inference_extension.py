@@ -42,8 +42,12 @@ def _deployment(place: MeshPlace) -> Resource:
             {"name": "grpc-ext-proc", "containerPort": _GRPC_PORT},
             {"name": "metrics", "containerPort": _PAGES_PORT},
         ],
-        "readinessProbe": {"grpc": {"port": _GRPC_PORT}, "periodSeconds": 2},
-        "livenessProbe": {"grpc": {"port": _GRPC_PORT}, "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {"grpc": {"port": _GRPC_PORT, "service": "readiness"}, "periodSeconds": 2},
+        "livenessProbe": {
+            "grpc": {"port": _GRPC_PORT, "service": "liveness"},
+            "periodSeconds": 10,
+            "failureThreshold": 6,
+        },
         "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 65_532},
     }
     # Streams that are under way get the time that the containers of docker-compose.yml get.

@@ -56,27 +56,13 @@ def istio(resources: list[Values], listen: HostPort, admin: HostPort, services: 
     port = gateway["servers"][0]["port"]["number"]
     (rule,) = virtual_service["http"]
     to = rule["route"][0]["destination"]
-    causes, _, status = rule["retries"]["retryOn"].rpartition(",")
     route = {
         "name": rule["name"],
         "match": {"prefix": "/"},
         "route": {
             "cluster": f"outbound|{to['port']['number']}||{to['host']}",
             "timeout": rule["timeout"],
-            "retry_policy": {
-                "retry_on": f"{causes},retriable-status-codes",
-                "num_retries": rule["retries"]["attempts"],
-                "retriable_status_codes": [int(status)],
-                "retry_host_predicate": [
-                    {
-                        "name": "envoy.retry_host_predicates.previous_hosts",
-                        "typed_config": {
-                            "@type": f"{_EXT}.retry.host.previous_hosts.v3.PreviousHostsPredicate",
-                        },
-                    }
-                ],
-                "host_selection_retry_max_attempts": "5",
-            },
+            "retry_policy": _istio_retries(rule["retries"]),
             "max_grpc_timeout": "0s",
         },
     }
@@ -130,6 +116,22 @@ def istio(resources: list[Values], listen: HostPort, admin: HostPort, services: 
         "traffic_direction": "OUTBOUND",
     }
     return _bootstrap(listener, clusters, admin)
+
+
+def _istio_retries(retries: Values) -> Values | None:
+    if not retries["attempts"]:
+        return None
+    causes, _, status = retries["retryOn"].rpartition(",")
+    previous_hosts = {"@type": f"{_EXT}.retry.host.previous_hosts.v3.PreviousHostsPredicate"}
+    return {
+        "retry_on": f"{causes},retriable-status-codes",
+        "num_retries": retries["attempts"],
+        "retriable_status_codes": [int(status)],
+        "retry_host_predicate": [
+            {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": previous_hosts}
+        ],
+        "host_selection_retry_max_attempts": "5",
+    }
 
 
 def _istio_cluster(host: str, port: int, policy: Values, endpoints: list[HostPort]) -> Values:

@@ -13,7 +13,7 @@ import pytest
 
 from extproc.control.meshes.place import Mesh, MeshPlace
 from extproc.control.meshes.resources import mesh_resources
-from extproc.control.settings import EnvoySettings, Shape, Upstream, XdsSource
+from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from tests.control.meshes import bases
@@ -57,6 +57,8 @@ Configured = Callable[[EnvoySettings, MeshPlace, int, int], Values]
         {"fail_closed": True},
         {"json_usage": False, "sse_usage": False},
         {"hand_over": HandOver.LLM_D},
+        {"body_mode": RequestBodies.FULL_DUPLEX},
+        {"body_mode": RequestBodies.STREAMED},
         {"upstreams": (*UPSTREAMS, Upstream("c", ("10.0.0.3", 8000), "large"))},
         {"cluster_header": "x-where", "body_limit_bytes": 65_536, "upstream_idle_s": 0.5},
     ],

@@ -13,7 +13,7 @@ import pytest
 from extproc.control.meshes.inference_extension import inference_resources
 from extproc.control.meshes.place import Mesh, MeshPlace
 from extproc.control.meshes.resources import mesh_resources
-from extproc.control.settings import EnvoySettings, Upstream
+from extproc.control.settings import EnvoySettings, RequestBodies, Upstream
 from extproc.core.pairs.hand_over import HandOver
 
 SCHEMAS: dict[str, Any] = json.loads(
@@ -49,6 +49,7 @@ def faults(resource: dict[str, Any]) -> list[str]:
         {},
         {"fail_closed": True},
         {"hand_over": HandOver.LLM_D},
+        {"body_mode": RequestBodies.FULL_DUPLEX},
         {"upstream_idle_s": 0.5, "message_timeout_s": 0.05, "request_timeout_s": 1.5},
     ],
 )
@@ -71,6 +72,15 @@ def test_resources_that_refer_to_services_fit_their_definitions(mesh: Mesh) -> N
     )
     for resource in mesh_resources(mesh, settings, MeshPlace(services=True)):
         assert not faults(resource), resource["kind"]
+
+
+def test_bodies_that_are_handed_back_do_not_fail_open_which_envoy_gateway_refuses() -> None:
+    """A rule in CEL of its definition, which is not among the excerpts."""
+    settings = replace(SETTINGS, body_mode=RequestBodies.FULL_DUPLEX)
+    resources = mesh_resources(Mesh.ENVOY_GATEWAY, settings, PLACES[0])
+    (policy,) = (each["spec"]["extProc"][0] for each in resources if each["kind"] == "EnvoyExtensionPolicy")
+    assert policy["processingMode"]["request"]["body"] == "FullDuplexStreamed"
+    assert policy["failOpen"] is False
 
 
 def test_a_definition_refuses_what_it_does_not_know() -> None:
