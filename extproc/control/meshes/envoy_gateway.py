@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from envoy_data_plane.envoy.config.route.v3 import RouteAction
-
 from extproc.control.filters import ext_proc
 from extproc.control.listener import early_mutations
 from extproc.control.meshes.envoy_gateway_patches import GATEWAY_API, LISTENER, POLICY, patch_policy, pool_clusters
@@ -16,9 +14,9 @@ from extproc.control.meshes.parts import (
     pool,
     resource,
     short_time,
+    without_decision,
 )
 from extproc.control.meshes.place import MeshPlace
-from extproc.control.routes import routes
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, HostPort, is_ip
 from extproc.errors import ConfigError
 
@@ -124,7 +122,7 @@ def _traffic_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
     cluster = pool(settings.default_pool, settings)
     ejection = cluster.outlier_detection
     assert ejection is not None
-    action = _fallback(settings)
+    action = without_decision(settings)
     spec: dict[str, Any] = {
         "targetRefs": [_our_route(place)],
         "circuitBreaker": _breakers(),
@@ -149,19 +147,10 @@ def _traffic_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:
     }
     policy = action.retry_policy
     if policy is not None:
-        causes = ["connect-failure", "refused-stream", "retriable-status-codes"]
-        statuses = list(policy.retriable_status_codes)
-        spec["retry"] = {
-            "numRetries": policy.num_retries,
-            "retryOn": {"triggers": causes, "httpStatusCodes": statuses},
-        }
+        causes = policy.retry_on.split(",")
+        statuses = {"httpStatusCodes": list(policy.retriable_status_codes)} if policy.retriable_status_codes else {}
+        spec["retry"] = {"numRetries": policy.num_retries, "retryOn": {"triggers": causes} | statuses}
     return resource(_V1ALPHA1, "BackendTrafficPolicy", POLICY, place.namespace, spec)
-
-
-def _fallback(settings: EnvoySettings) -> RouteAction:
-    action = routes(settings)[-1].route
-    assert action is not None
-    return action
 
 
 def _extension_policy(settings: EnvoySettings, place: MeshPlace) -> Resource:

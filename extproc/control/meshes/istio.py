@@ -18,10 +18,10 @@ from extproc.control.meshes.parts import (
     pool,
     resource,
     short_time,
+    without_decision,
 )
 from extproc.control.meshes.place import MeshPlace
 from extproc.control.render import render
-from extproc.control.routes import routes
 from extproc.control.settings import EnvoySettings, HostPort, Upstream, is_ip
 
 _API = "networking.istio.io/v1"
@@ -106,9 +106,8 @@ def _gateway(place: MeshPlace) -> Resource:
 
 
 def _virtual_service(settings: EnvoySettings, place: MeshPlace) -> Resource:
-    """What becomes of a request without a decision: the last of the bootstrap's routes, in Istio's words."""
-    action = routes(settings)[-1].route
-    assert action is not None
+    """What becomes of a request without a decision, in Istio's words."""
+    action = without_decision(settings)
     host, port = _host_of(settings.default_pool, settings, place)
     route = {
         "name": "without-decision",

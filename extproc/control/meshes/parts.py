@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
-from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, Route
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, Route, RouteAction
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 
 from extproc.control.clusters import pool_cluster
@@ -55,21 +55,28 @@ def pool(name: str, settings: EnvoySettings) -> Cluster:
     return pool_cluster(name, [upstream.address for upstream in settings.pools[name]], settings)
 
 
+def without_decision(settings: EnvoySettings) -> RouteAction:
+    """What the bootstrap does with a request that has no decision: the last of its routes."""
+    action = routes(settings)[-1].route
+    assert action is not None
+    return action
+
+
 def mesh_routes(settings: EnvoySettings, clusters: Mapping[str, str]) -> list[Route]:
-    """The bootstrap's routes for a mesh whose `clusters` of the pools have other names.
+    """The bootstrap's other routes, for a mesh whose `clusters` of the pools have other names.
 
     A decision names a pool, so there is one route a pool in the place of `cluster_header`: the mesh's names need not
     be known to the agents, and a decision for a pool that the mesh does not know is none. What has no decision is left
     to the mesh's own route.
     """
     result = []
-    for route in routes(settings):
+    for route in routes(settings)[:-1]:
         action = route.route
         if action is not None and action.cluster_header:
             result += [_of_pool(route, settings.cluster_header, name, cluster) for name, cluster in clusters.items()]
-        elif action is not None and action.cluster and not _is_for_all(route):
+        elif action is not None and action.cluster:
             result.append(replace(route, route=replace(action, cluster=clusters[action.cluster])))
-        elif not _is_for_all(route):
+        else:
             result.append(route)
     return result
 
@@ -81,10 +88,6 @@ def _of_pool(route: Route, header: str, name: str, cluster: str) -> Route:
     others = [matcher for matcher in route.match.headers if matcher.name != header]
     action = replace(route.route, cluster_header=None, cluster=cluster)
     return replace(route, match=replace(route.match, headers=[named, *others]), route=action)
-
-
-def _is_for_all(route: Route) -> bool:
-    return route.match is not None and route.match.prefix == "/" and not route.match.headers
 
 
 def calling(cluster: str, value: Any) -> Any:
