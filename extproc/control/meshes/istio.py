@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
@@ -10,10 +11,11 @@ from envoy_data_plane.envoy.config.route.v3 import RetryPolicy
 
 from extproc.control.clusters import extproc_cluster
 from extproc.control.filters import filters
+from extproc.control.listener import connection_manager
+from extproc.control.meshes.one_host import of_host
 from extproc.control.meshes.parts import (
     Resource,
     check_pools,
-    manager_fields,
     mesh_routes,
     pool,
     resource,
@@ -30,14 +32,8 @@ _MANAGER = "envoy.filters.network.http_connection_manager"
 _ROUTER = "envoy.filters.http.router"
 _INGRESS = {"istio": "ingressgateway"}  # the labels of Istio's own ingress gateway
 
-# The rest of the connection manager is Istio's. Repeated fields are appended to its own, others replace.
-_MANAGER_FIELDS = (
-    "early_header_mutation_extensions",
-    "access_log",
-    "local_reply_config",
-    "stream_idle_timeout",
-    "request_timeout",
-)
+# The rest of the connection manager is Istio's, and may serve other hosts. Repeated fields are appended to its own.
+_MANAGER_FIELDS = ("early_header_mutation_extensions", "access_log", "local_reply_config")
 
 
 def istio_resources(settings: EnvoySettings, place: MeshPlace) -> list[Resource]:
@@ -132,7 +128,7 @@ def _envoy_filter(settings: EnvoySettings, place: MeshPlace) -> Resource:
         "workloadSelector": {"labels": _INGRESS},
         "configPatches": [
             *_cluster_patches(settings, place),
-            *_filter_patches(settings),
+            *_filter_patches(settings, place),
             *_route_patches(settings, place),
         ],
     }
@@ -150,28 +146,45 @@ def _cluster_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str
     return result
 
 
-def _filter_patches(settings: EnvoySettings) -> list[dict[str, Any]]:
+def _filter_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
+    """Into every chain of the gateway: filters are off where a virtual host does not switch them on (`_filters_on`)."""
     manager = {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
     }
-    fields = manager | manager_fields(settings, *_MANAGER_FIELDS)
-    *before, router = [render(each) for each in filters(settings)]
+    ours = of_host(_virtual_host(place), connection_manager(settings))
+    *before, router = ours.http_filters
+    fields = manager | {name: value for name, value in render(ours).items() if name in _MANAGER_FIELDS}
     return [
         _patch("NETWORK_FILTER", _in_chain(), "MERGE", {"name": _MANAGER, "typed_config": fields}),
-        *(_patch("HTTP_FILTER", _in_chain(_ROUTER), "INSERT_BEFORE", each) for each in before),
-        _patch("HTTP_FILTER", _in_chain(_ROUTER), "MERGE", router),
+        *(
+            _patch("HTTP_FILTER", _in_chain(_ROUTER), "INSERT_BEFORE", render(replace(each, disabled=True)))
+            for each in before
+        ),
+        _patch("HTTP_FILTER", _in_chain(_ROUTER), "MERGE", render(router)),
     ]
 
 
+def _filters_on(settings: EnvoySettings) -> dict[str, Any]:
+    on = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}}
+    return {each.name: on for each in filters(settings)[:-1]}
+
+
+def _virtual_host(place: MeshPlace) -> str:
+    return f"{place.domain}:{_PORT}"
+
+
 def _route_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
-    host = {"routeConfiguration": {"vhost": {"name": f"{place.domain}:{_PORT}"}}}
-    limit = {"request_body_buffer_limit": settings.body_limit_bytes}
+    host = {"routeConfiguration": {"vhost": {"name": _virtual_host(place)}}}
+    fields = {
+        "request_body_buffer_limit": settings.body_limit_bytes,
+        "typed_per_filter_config": _filters_on(settings),
+    }
     hosts = {name: _host_of(name, settings, place) for name in settings.pools}
     clusters = {name: f"outbound|{port}||{name_there}" for name, (name_there, port) in hosts.items()}
     # Each becomes the first, so that the last one here is tried first.
     inserted = [render(each) for each in reversed(mesh_routes(settings, clusters))]
     return [
-        _patch("VIRTUAL_HOST", host, "MERGE", limit),
+        _patch("VIRTUAL_HOST", host, "MERGE", fields),
         *(_patch("HTTP_ROUTE", host, "INSERT_FIRST", each) for each in inserted),
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 Values = dict[str, Any]
 HostPort = tuple[str, int]
+NEIGHBOUR = "shop.example.com"  # another host of Istio's gateway, served by the same endpoints
 Services = dict[HostPort, list[HostPort]]  # pods of Kubernetes' Services, by the Service's host and port
 
 _EXT = "type.googleapis.com/envoy.extensions"
@@ -66,7 +67,7 @@ def istio(resources: list[Values], listen: HostPort, admin: HostPort, services: 
             "max_grpc_timeout": "0s",
         },
     }
-    hosts = virtual_service["hosts"]
+    hosts = [*virtual_service["hosts"], NEIGHBOUR]
     manager = {
         "@type": _MANAGER,
         "stat_prefix": f"outbound_0.0.0.0_{listen[1]}",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from extproc.control.meshes.place import Mesh, MeshPlace
@@ -129,6 +130,37 @@ def test_a_decision_for_a_second_pool_goes_to_that_pools_cluster() -> None:
         assert len(clusters[names["pool"]]["load_assignment"]["endpoints"][0]["lb_endpoints"]) == 2
 
 
+async def post(port: int, host: str, body: bytes) -> tuple[int, str, bytes]:
+    """Status, content type and body of an answer to a request for a host."""
+    url = f"http://{HOST}:{port}/v1/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers={"host": host}) as answer:
+        return answer.status, answer.content_type, await answer.read()
+
+
+async def test_other_hosts_of_istios_gateway_are_left_alone(tmp_path: Path) -> None:
+    """No decisions, no log entries, Envoy's own answers as they were; the host that is ours has all three."""
+    first, second = ScriptedEngine("a"), ScriptedEngine("b")
+    logged: asyncio.Queue[Any] = asyncio.Queue()
+    place = replace(PLACE, domain="llm.example.com")
+    async with running(istio, tmp_path, [first, second], (1,), logged, place=place, body_limit_bytes=2**21) as port:
+        for _ in range(24):
+            assert (await post(port, bases.NEIGHBOUR, b"{}"))[0] == 200
+        assert first.seen, "24 requests went to the second of two by chance: they were decided"
+        first.seen.clear()
+        for _ in range(10):
+            assert (await post(port, place.domain, b"{}"))[0] == 200
+        assert not first.seen
+        async with asyncio.timeout(10):
+            entries = [await logged.get() for _ in range(10)]
+        assert all(entry.features for entry in entries)
+
+        status, kind, answer = await post(port, place.domain, b" " * 3_000_000)
+        assert (status, kind) == (413, "application/json")
+        assert b"request_too_large" in answer
+        status, kind, answer = await post(port, "nowhere.example.com", b"{}")
+        assert (status, answer) == (404, b"")
+
+
 @asynccontextmanager
 async def running(
     mesh: Configured,
@@ -137,6 +169,8 @@ async def running(
     order: tuple[int, ...],
     logged: asyncio.Queue[Any] | None = None,
     service_up: bool = True,
+    place: MeshPlace = PLACE,
+    **choices: Any,
 ) -> AsyncIterator[int]:
     """The port of an Envoy of a mesh; every decision names the engines in `order`."""
     async with AsyncExitStack() as stack:
@@ -148,9 +182,10 @@ async def running(
             upstreams=tuple(Upstream(engine.name, (HOST, engine.port)) for engine in engines),
             workers=((HOST, worker if service_up else free_port()),),
             message_timeout_s=5.0,
+            **choices,
         )
         port, admin = free_port(), free_port()
-        envoy = EnvoyProcess(mesh(settings, PLACE, port, admin), tmp_path)
+        envoy = EnvoyProcess(mesh(settings, place, port, admin), tmp_path)
         await asyncio.to_thread(envoy.start)
         stack.callback(envoy.stop)
         yield port
