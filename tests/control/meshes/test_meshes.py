@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,10 @@ def test_a_decision_for_a_second_pool_goes_to_that_pools_cluster() -> None:
 async def post(port: int, host: str, body: bytes) -> tuple[int, str, bytes]:
     """Status, content type and body of an answer to a request for a host."""
     url = f"http://{HOST}:{port}/v1/completions"
-    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers={"host": host}) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=BytesIO(body), headers={"host": host}) as answer,
+    ):
         return answer.status, answer.content_type, await answer.read()
 
 
