@@ -18,7 +18,7 @@ from extproc.control.meshes.resources import mesh_resources
 from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
-from tests.control.meshes import bases
+from tests.control.meshes import bases, envoy_gateway_base, istio_base
 from tests.control.meshes.patches import managers, with_envoy_filter, with_patch_policy
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
 from tests.envoy_process import EnvoyProcess, free_port, validation_error
@@ -31,13 +31,13 @@ Values = dict[str, Any]
 
 def istio(settings: EnvoySettings, place: MeshPlace, port: int, admin: int) -> Values:
     resources = mesh_resources(Mesh.ISTIO, settings, place)
-    base = bases.istio(resources, (HOST, port), (HOST, admin))
+    base = istio_base.istio(resources, (HOST, port), (HOST, admin))
     return with_envoy_filter(base, next(each for each in resources if each["kind"] == "EnvoyFilter"))
 
 
 def envoy_gateway(settings: EnvoySettings, place: MeshPlace, port: int, admin: int) -> Values:
     resources = mesh_resources(Mesh.ENVOY_GATEWAY, settings, place)
-    base = bases.envoy_gateway(resources, (HOST, port), (HOST, admin))
+    base = envoy_gateway_base.envoy_gateway(resources, (HOST, port), (HOST, admin))
     return with_patch_policy(base, next(each for each in resources if each["kind"] == "EnvoyPatchPolicy"))
 
 
@@ -77,7 +77,7 @@ def test_istio_must_leave_localities_out_or_envoy_refuses_the_pool(tmp_path: Pat
     resources = mesh_resources(Mesh.ISTIO, SETTINGS, PLACE)
     for rule in bases.of_kind(resources, "DestinationRule"):
         del rule["trafficPolicy"]["loadBalancer"]
-    base = bases.istio(resources, (HOST, 8081), (HOST, 9901))
+    base = istio_base.istio(resources, (HOST, 8081), (HOST, 9901))
     patched = with_envoy_filter(base, next(each for each in resources if each["kind"] == "EnvoyFilter"))
     assert "locality_weighted_lb_config" in validation_error(patched, tmp_path)
 
@@ -90,12 +90,12 @@ def test_services_of_kubernetes_are_pools_too(tmp_path: Path) -> None:
     pods = {engines: [("10.0.0.1", 8000), ("10.0.0.2", 8000)], router: [("10.0.0.9", 9002)]}
     resources = mesh_resources(Mesh.ENVOY_GATEWAY, settings, place)
     assert not [each for each in resources if each["kind"] == "Backend"]
-    base = bases.envoy_gateway(resources, (HOST, 8081), (HOST, 9901), pods)
+    base = envoy_gateway_base.envoy_gateway(resources, (HOST, 8081), (HOST, 9901), pods)
     assert not validation_error(with_patch_policy(base, resources[-1]), tmp_path)
 
     resources = mesh_resources(Mesh.ISTIO, settings, place)
     assert not [each for each in resources if each["kind"] == "ServiceEntry"]
-    base = bases.istio(resources, (HOST, 8081), (HOST, 9901), {engines: pods[engines]})
+    base = istio_base.istio(resources, (HOST, 8081), (HOST, 9901), {engines: pods[engines]})
     assert not validation_error(with_envoy_filter(base, resources[-1]), tmp_path)
 
 
