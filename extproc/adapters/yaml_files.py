@@ -38,8 +38,22 @@ def load(path: Path, shape: type[_T]) -> _T:
 
 
 def dump(value: Any) -> str:
-    """Plain values as YAML in block style, keys in the order given."""
-    return yaml.safe_dump(value, sort_keys=False, width=120, allow_unicode=True)
+    """Plain values as YAML in block style, keys in the order given, each value written out where it stands."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines stay readable; no value is a reference to another."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _one_line(error: yaml.YAMLError) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from extproc.addresses import Endpoint, UnixSocket, host_port, parse_endpoint
+from extproc.commands.mesh_arguments import add_mesh_arguments, as_json, mesh_place
 from extproc.config import environment, header_name
+from extproc.control.meshes.place import Mesh
 from extproc.control.scope import parse_scope
 from extproc.control.settings import (
     EnvoySettings,
@@ -21,7 +24,7 @@ from extproc.control.settings import (
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
-HELP = "print a complete Envoy bootstrap, or just the fragments for an existing mesh"
+HELP = "print a complete Envoy bootstrap, or just the fragments or resources for an existing mesh"
 EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml
   extproc envoy-config --xds 127.0.0.1:18000 > envoy.yaml"""
 
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
     _add_xds(parser)
     _add_tls(parser)
+    add_mesh_arguments(parser)
     parser.add_argument("--fragment", choices=_FRAGMENTS, default="bootstrap", help=_OUTPUT)
     parser.add_argument("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
 
@@ -240,13 +244,34 @@ def run(args: argparse.Namespace) -> int:
     from extproc.adapters.yaml_files import dump
     from extproc.control.bootstrap import fragment
 
-    settings = settings_from(args)
+    mesh = Mesh(args.mesh)
+    if mesh is not Mesh.PLAIN:
+        resources = _resources(mesh, args)
+        print(as_json(resources) if args.json else "---\n".join(map(dump, resources)), end="\n" if args.json else "")
+        return 0
+    values = fragment(args.fragment, _with_notice(settings_from(args)))
+    print(json.dumps(values, indent=2) if args.json else dump(values), end="\n" if args.json else "")
+    return 0
+
+
+def _resources(mesh: Mesh, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What to apply to a mesh. Raises ConfigError."""
+    from extproc.control.meshes.inference_extension import inference_resources
+    from extproc.control.meshes.resources import mesh_resources
+
+    if args.fragment != "bootstrap":
+        raise ConfigError(f"--fragment is of a plain Envoy's configuration: leave it out with --for {mesh}")
+    place = mesh_place(args)
+    if mesh is Mesh.INFERENCE_EXTENSION:
+        return inference_resources(place, fail_closed=args.fail_closed)
+    return mesh_resources(mesh, _with_notice(settings_from(args)), place)
+
+
+def _with_notice(settings: EnvoySettings) -> EnvoySettings:
     if settings.named_hosts and settings.shape is Shape.POOL:
         names = ", ".join(settings.named_hosts)
         print(f"extproc envoy-config: decisions name addresses; agents must publish those of {names}", file=sys.stderr)
-    values = fragment(args.fragment, settings)
-    print(json.dumps(values, indent=2) if args.json else dump(values), end="\n" if args.json else "")
-    return 0
+    return settings
 
 
 def settings_from(args: argparse.Namespace) -> EnvoySettings:

@@ -95,9 +95,9 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
     )
 
 
-def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
+def early_mutations(settings: EnvoySettings) -> list[OneMutation]:
     """Take away the headers that only we may set, before the route is chosen; in a filter it would be too late."""
-    mutations = [
+    return [
         OneMutation(remove=settings.cluster_header),
         *(OneMutation(remove=name) for name in settings.partner_headers),
         *(
@@ -105,7 +105,11 @@ def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
             for prefix in _STRIPPED
         ),
     ]
-    return _extension("envoy.http.early_header_mutation.header_mutation", HeaderMutation(mutations=mutations))
+
+
+def _strip(settings: EnvoySettings) -> TypedExtensionConfig:
+    mutations = HeaderMutation(mutations=early_mutations(settings))
+    return _extension("envoy.http.early_header_mutation.header_mutation", mutations)
 
 
 def _access_log() -> HttpGrpcAccessLogConfig:
