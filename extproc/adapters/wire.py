@@ -5,7 +5,7 @@ Replies that never differ are serialised once; the service sends and receives ra
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -309,9 +309,9 @@ def _outcome(entry: Any) -> Outcome:
         duration_s=_duration_s(common),
         ttft_s=_tag_s(common.custom_tags.get("ttft_us")),
         routing_s=_tag_s(common.custom_tags.get("dispatched_us")),
-        prompt_tokens=_usage(usage, "prompt_tokens"),
-        completion_tokens=_usage(usage, "completion_tokens"),
-        cached_tokens=_usage(usage, "cached_tokens"),
+        prompt_tokens=_prompt_tokens(usage),
+        completion_tokens=_first(usage, "completion_tokens", "output_tokens"),
+        cached_tokens=_first(usage, "cached_tokens", "cache_read_tokens"),
         started_s=common.start_time.seconds + common.start_time.nanos * 1e-9 if common.HasField("start_time") else None,
     )
 
@@ -349,5 +349,17 @@ def _tag_s(tag: str | None) -> float | None:
     return int(tag) * 1e-6 if tag and tag.isdigit() else None
 
 
-def _usage(fields: Any, name: str) -> int | None:
-    return int(fields[name].number_value) if name in fields else None
+def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Anthropic leaves what was read from the cache, or written to it, out of its input tokens; no other API does."""
+    tokens = _first(usage, "prompt_tokens", "input_tokens")
+    if tokens is None or "prompt_tokens" in usage:
+        return tokens
+    return tokens + sum(_first(usage, name) or 0 for name in ("cache_read_tokens", "cache_creation_tokens"))
+
+
+def _first(usage: Mapping[str, Any], *names: str) -> int | None:
+    """The count under the first of the names that has one: OpenAI's before others, where an engine tells both."""
+    for name in names:
+        if name in usage and usage[name].WhichOneof("kind") == "number_value":
+            return int(usage[name].number_value)
+    return None

@@ -12,9 +12,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     GrpcService,
     GrpcServiceEnvoyGrpc,
     RetryPolicy,
-    TypedExtensionConfig,
 )
-from envoy_data_plane.envoy.extensions.content_parsers.json.v3 import JsonContentParser, JsonContentParserRuleConfig
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
     MetadataOptions,
@@ -23,25 +21,14 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ProcessingModeBodySendMode,
     ProcessingModeHeaderSendMode,
 )
-from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
-    JsonToMetadata,
-    JsonToMetadataKeyValuePair,
-    JsonToMetadataMatchRules,
-    JsonToMetadataRule,
-    JsonToMetadataSelector,
-    JsonToMetadataValueType,
-)
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
-from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import (
-    SseToMetadata,
-    SseToMetadataProcessingRules,
-)
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.control.attempt_log import attempt_log
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies
+from extproc.control.usage import usage_filters
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
 _PARTNER_CHARACTERS = 5
@@ -53,21 +40,11 @@ _BODY_MODES = {
     RequestBodies.STREAMED: ProcessingModeBodySendMode.STREAMED,
 }
 
-# Where engines put their counts: OpenAI's `usage`.
-_USAGE = {
-    "prompt_tokens": ("usage", "prompt_tokens"),
-    "completion_tokens": ("usage", "completion_tokens"),
-    "cached_tokens": ("usage", "prompt_tokens_details", "cached_tokens"),
-}
-
 
 def filters(settings: EnvoySettings) -> list[HttpFilter]:
     """The chain, in order."""
     chain = [_filter(EXT_PROC_FILTER, ext_proc(settings))]
-    if settings.json_usage:
-        chain.append(_filter("envoy.filters.http.json_to_metadata", _json_usage()))
-    if settings.sse_usage:
-        chain.append(_filter("envoy.filters.http.sse_to_metadata", _sse_usage()))
+    chain += [_filter(name, message) for name, message in usage_filters(settings)]
     return [*chain, _filter("envoy.filters.http.router", Router(upstream_log=[attempt_log(grpc_service())]))]
 
 
@@ -134,28 +111,6 @@ def grpc_service(*, retry: bool = False) -> GrpcService:
     return GrpcService(
         envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=EXTPROC_CLUSTER), retry_policy=policy if retry else None
     )
-
-
-def _json_usage() -> JsonToMetadata:
-    return JsonToMetadata(response_rules=JsonToMetadataMatchRules(rules=_usage_rules()))
-
-
-def _sse_usage() -> SseToMetadata:
-    parser = JsonContentParser(rules=[JsonContentParserRuleConfig(rule=rule) for rule in _usage_rules()])
-    extension = TypedExtensionConfig(name="envoy.content_parsers.json", typed_config=AnyMessage.pack(parser))
-    return SseToMetadata(response_rules=SseToMetadataProcessingRules(content_parser=extension))
-
-
-def _usage_rules() -> list[JsonToMetadataRule]:
-    return [
-        JsonToMetadataRule(
-            selectors=[JsonToMetadataSelector(key=key) for key in path],
-            on_present=JsonToMetadataKeyValuePair(
-                metadata_namespace="usage", key=name, type=JsonToMetadataValueType.NUMBER
-            ),
-        )
-        for name, path in _USAGE.items()
-    ]
 
 
 def _filter(name: str, message: Message) -> HttpFilter:
