@@ -6,6 +6,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from math import ceil
 
 from extproc.core.columns import Columns
 from extproc.core.decide import decide
@@ -19,7 +20,7 @@ from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
-from extproc.core.health.verdict import Attempt
+from extproc.core.health.verdict import Attempt, Verdict, verdict
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
 from extproc.core.prefixes.kv_index import KvIndex
@@ -59,6 +60,7 @@ class Router:
         self.warm_ups = WarmUps()
         self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
         self.adapters = Adapters()
+        self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
         self._columns = Columns()
 
     def snapshot(self) -> Snapshot:
@@ -126,6 +128,8 @@ class Router:
         if member is None:
             return
         self.rebook(request, member.instance, now)
+        if status is not None and verdict(status, ()) in (Verdict.BROKEN, Verdict.FULL):
+            self._unexpect_prefix(request)
         if status is not None and request.id in self.ledger.booked():
             self._health.begins(member.instance.key, status, now, self.ledger.reservation(request.id).taken_s)
 
@@ -134,6 +138,7 @@ class Router:
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
         self.adapters.end(request_id)
+        self._expected.pop(request_id, None)
         self.ledger.release(request_id, now)
 
     def _end_prompt(self, name: str, now: float) -> None:
@@ -224,6 +229,7 @@ class Router:
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at another of its decision's candidates than the first; it was not sent yet."""
+        self._unexpect_prefix(request)
         self.release(request.id, now)
         self.meter.take(request.id)  # it has met nothing there
         self.book(request, chosen, now, partner)
@@ -233,6 +239,7 @@ class Router:
         if self.ledger.move(request.id, instance.key, now):
             self.adapters.move(request.id, instance, request.model, now)
             self.cooldowns.sent(instance.key, now)
+            self._unexpect_prefix(request)
             self._expect_prefix(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
@@ -244,6 +251,9 @@ class Router:
         if partner is not None:
             self._count(request, partner.instance, prompt_reservation(request, partner, now), computed_tokens)
             computed_tokens = 1
+        if request.prefix:
+            held_blocks = ceil(chosen.claims.learned_tokens / request.tokens_per_block)
+            self._expected[request.id] = chosen.instance.key, held_blocks
         answer = reservation_of(request, chosen, now, handed_over=partner is not None)
         self._count(request, chosen.instance, answer, computed_tokens)
 
@@ -264,6 +274,13 @@ class Router:
             capacity_blocks = int(_kv_tokens(instance) / request.tokens_per_block)
             self.prefixes.insert(instance.key, request.prefix, capacity_blocks)
             self.recent.insert(instance.key, request.prefix, now)
+
+    def _unexpect_prefix(self, request: Request) -> None:
+        """The instance that a request was booked at did not compute its prompt after all."""
+        key, held_blocks = self._expected.pop(request.id, ("", 0))
+        if key:
+            self.prefixes.withdraw(key, request.prefix, held_blocks)
+            self.recent.withdraw(key, request.prefix)
 
     def _check_prefix(self, outcome: Outcome) -> None:
         """Hold what was claimed to be cached against what the engine says was."""

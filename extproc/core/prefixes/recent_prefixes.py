@@ -61,6 +61,22 @@ class RecentPrefixes:
             if not self._sent:
                 break
 
+    def withdraw(self, key: str, prefix: Chain) -> None:
+        """The prompt that was last sent to an instance did not stay there."""
+        at, depth = self._root, 0
+        while depth < len(prefix):
+            child = at.children.get(prefix[depth])
+            if child is None or _common(child.blocks, prefix, depth) < len(child.blocks):
+                return
+            depth += len(child.blocks)
+            at = child
+        for index in range(len(self._sent) - 1, -1, -1):
+            sent_s, to, last = self._sent[index]
+            if to == key and last is at:
+                del self._sent[index]
+                self._end(sent_s, key, last)
+                return
+
     def matches(self, prefix: Chain, now: float) -> dict[str, int]:
         """Blocks of `prefix`, from its start, that were sent to each instance lately; those of none are absent."""
         found: dict[str, int] = {}
@@ -85,7 +101,7 @@ class RecentPrefixes:
     def _end(self, sent_s: float, key: str, last: _Stretch) -> None:
         """Forget that a prompt was sent, as far up as nothing later was sent there."""
         at = last
-        while at.parent is not None and at.sent_s[key] == sent_s:
+        while at.parent is not None and at.sent_s.get(key) == sent_s:
             del at.sent_s[key]
             if not at.sent_s:
                 del at.parent.children[at.blocks[0]]

@@ -48,6 +48,10 @@ class TouchOrder:
         """All that `oldest` has still to give."""
         return self._old[self._next :]
 
+    def drop(self, rows: Rows) -> None:
+        """Rows leave for another reason; only right after `renew`."""
+        self._old = self._old[~np.isin(self._old, rows)]
+
     def recent(self) -> Rows:
         """Every use since, the latest last; of a row that was used again the last one counts."""
         return self._recent[: self._uses]
