@@ -95,12 +95,13 @@ class Router:
             self._health.forget(key)
             self.adapters.forget(key)
             self.meter.forget(key)
-            self.beliefs.speeds.forget(key)
+            self.beliefs.forget(key)
         for member in change.reported:
             if self.policy.hand_over is not HandOver.NONE:
                 self._end_prompts(member.instance, member.observed_at_s)
             self.ledger.report(member.instance, member.observed_at_s)
             self.adapters.report(member.instance, member.observed_at_s)
+            self.beliefs.totals.report(member.instance)
 
     def choose(self, request: Request, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
         """Decide where a request goes and book it there, so that the very next decision counts it.

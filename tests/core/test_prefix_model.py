@@ -30,6 +30,12 @@ class Model:
         while len(held) > capacity_blocks:
             held.popitem(last=False)
 
+    def withdraw(self, key: str, prefix: Sequence[int], kept_blocks: int) -> None:
+        anywhere = set().union(*self.held.values())
+        known = next((depth for depth, block in enumerate(prefix) if block not in anywhere), len(prefix))
+        for block in prefix[kept_blocks:known]:
+            self.held.get(key, OrderedDict()).pop(block, None)
+
     def store(self, key: str, blocks: Sequence[int]) -> None:
         self.held.setdefault(key, OrderedDict()).update(dict.fromkeys(blocks))
 
@@ -62,6 +68,9 @@ def apply(index: PrefixIndex, model: Model, step: Step) -> None:
     if verb == "insert":
         index.insert(name, blocks, capacity)
         model.insert(name, blocks, capacity)
+    elif verb == "withdraw":
+        index.withdraw(name, blocks, capacity % 4)
+        model.withdraw(name, blocks, capacity % 4)
     elif verb == "forget":
         index.forget(name)
         model.held.pop(name, None)
@@ -85,7 +94,7 @@ def agree(index: PrefixIndex, model: Model, prefixes: Sequence[tuple[int, ...]])
 ways = st.lists(st.integers(0, 2), min_size=1, max_size=7).map(chain)
 loose = st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True).map(tuple)
 steps = st.tuples(
-    st.sampled_from(["insert", "insert", "insert", "store", "store", "remove", "forget", "reload"]),
+    st.sampled_from(["insert", "insert", "insert", "store", "store", "remove", "forget", "reload", "withdraw"]),
     st.sampled_from("abcd"),
     ways | loose,
     st.integers(1, 12),
@@ -114,8 +123,8 @@ def test_many_growing_conversations_agree_with_the_plain_model_block_by_block(se
         if len(way) > 150:
             del way[random.randrange(1, 4) :]
         prefix, name = chain(way), random.choice("abcdef")
-        verb = random.choices(["insert", "store", "remove", "forget", "reload"], [80, 10, 8, 1, 1])[0]
-        blocks = prefix if verb == "insert" else tuple(random.sample(prefix, min(len(prefix), 30)))
+        verb = random.choices(["insert", "store", "remove", "forget", "reload", "withdraw"], [80, 10, 8, 1, 1, 5])[0]
+        blocks = prefix if verb in ("insert", "withdraw") else tuple(random.sample(prefix, min(len(prefix), 30)))
         apply(index, model, (verb, name, blocks, 900 + 50 * ord(name)))
         agree(index, model, [prefix])
     agree(index, model, [chain(way) for way in turns])

@@ -18,6 +18,7 @@ from extproc.adapters.engines.reading import (
     positive,
     process_start,
     total,
+    totals,
     whole,
 )
 from extproc.core.values.instance import Load
@@ -37,8 +38,15 @@ _BLOCK_SIZE = "dynamo_frontend_model_kv_cache_block_size"
 _CONTEXT = "dynamo_frontend_model_context_length"
 _WORK_DONE = ("dynamo_frontend_requests_total", "dynamo_frontend_output_tokens_total")
 
+_TOTALS = {
+    "requests": "dynamo_frontend_output_sequence_tokens_count",
+    "prompt": "dynamo_frontend_input_sequence_tokens_sum",
+    "output": "dynamo_frontend_output_sequence_tokens_sum",
+}
+
 _METRICS = MetricsReader(
     (
+        *_TOTALS.values(),
         _INFLIGHT,
         _QUEUED,
         _WORKERS,
@@ -69,6 +77,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         models=tuple(model.id for model in models),
         started=process_start(metrics),
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
+        totals=totals(metrics, **_TOTALS),
         max_model_len_tokens=openai_models.shortest_context_tokens(models) or min(contexts_tokens, default=None),
         block_size_tokens=positive(block_sizes.pop()) if len(block_sizes) == 1 else None,
         kv_blocks=_of_all_workers(metrics.get(_KV_BLOCKS, ()), workers),

@@ -18,14 +18,16 @@ from extproc.adapters.engines.reading import (
     share,
     whole,
 )
-from extproc.core.values.instance import Load
+from extproc.core.values.instance import Load, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from extproc.adapters.engines.mapping import Combine, EngineMap
 
-_LOAD = ("running", "waiting", "prefilling", "kv_usage")
+_TOTALS = ("prompt_tokens_total", "output_tokens_total", "cached_tokens_total")
+# Of these 0 is a number like others.
+_NO_SIZES = ("running", "waiting", "prefilling", "kv_usage", "work_done", "requests_total", *_TOTALS)
 
 
 def engine_of(mapping: EngineMap) -> Engine:
@@ -84,12 +86,13 @@ def _reading(mapping: EngineMap, pages: _Pages) -> Reading:
     texts = {field: _text(mapping.sources(field), pages) for field in TEXTS}
     flags = {field: _flag(mapping.sources(field), pages) for field in FLAGS}
     numbers = {field: _number(mapping.sources(field), pages, combine) for field, combine in NUMBERS.items()}
-    sizes = {field: positive(number) for field, number in numbers.items() if field not in (*_LOAD, "work_done")}
+    sizes = {field: positive(number) for field, number in numbers.items() if field not in _NO_SIZES}
     names["loras"] = tuple(name for name in names["loras"] if name in names["models"])
     facts: dict[str, Any] = {**names, **texts, **flags, **sizes}
     return Reading(
         **facts,
         work_done=numbers["work_done"],
+        totals=_totals(numbers),
         load=Load(
             running=whole(numbers["running"]),
             waiting=whole(numbers["waiting"]),
@@ -97,6 +100,14 @@ def _reading(mapping: EngineMap, pages: _Pages) -> Reading:
             kv_usage=share(numbers["kv_usage"]),
         ),
     )
+
+
+def _totals(numbers: Mapping[str, float | None]) -> Totals | None:
+    requests = whole(numbers["requests_total"])
+    if requests is None:
+        return None
+    prompt, output, cached = (whole(numbers[name]) for name in _TOTALS)
+    return Totals(requests=requests, prompt_tokens=prompt, output_tokens=output, cached_tokens=cached)
 
 
 def _names(sources: Sequence[Source], pages: _Pages) -> tuple[str, ...]:

@@ -34,6 +34,10 @@ NUMBERS: dict[str, Combine] = {  # with how several values become one, if the op
     "waiting": "sum",
     "prefilling": "sum",
     "kv_usage": "mean",
+    "requests_total": "sum",
+    "prompt_tokens_total": "sum",
+    "output_tokens_total": "sum",
+    "cached_tokens_total": "sum",
 }
 FIELDS = (*NAMES, *TEXTS, *NUMBERS, *FLAGS)
 _NEEDED_PAGES = ("health", "models", "metrics")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.core.values.instance import Load
+from extproc.core.values.instance import Load, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,6 +48,7 @@ class Reading:
     precision: str = ""  # of the weights, in the engine's own word: fp8, awq, bfloat16 …
     ranks: int | None = None  # data-parallel ranks behind the page
     asleep: bool | None = None  # in sleep mode: answers, and computes nothing until it is woken
+    totals: Totals | None = None  # over all ranks, since the engine's start
     load: Load = field(default_factory=Load)
 
 
@@ -122,6 +123,16 @@ def process_start(metrics: Mapping[str, list[Sample]]) -> str:
     """Return when the engine's process started, "" if `PROCESS_START` is not on the page."""
     samples = metrics.get(PROCESS_START)
     return f"{samples[0].value:.2f}" if samples else ""
+
+
+def totals(
+    metrics: Mapping[str, list[Sample]], *, requests: str, prompt: str = "", output: str = "", cached: str = ""
+) -> Totals | None:
+    """Return what the named metrics count, None if there is no count of requests: then no mean can be told."""
+    counts = [whole(total(metrics.get(name))) for name in (requests, prompt, output, cached)]
+    if counts[0] is None:
+        return None
+    return Totals(requests=counts[0], prompt_tokens=counts[1], output_tokens=counts[2], cached_tokens=counts[3])
 
 
 def whole(value: float | None) -> int | None:

@@ -26,6 +26,7 @@ from extproc.adapters.engines.reading import (
     process_start,
     share,
     total,
+    totals,
     whole,
 )
 from extproc.core.values.instance import Load
@@ -47,8 +48,20 @@ _CONTEXT = "sglang:context_len"
 _MAX_LORAS = "sglang:lora_pool_slots_total"
 _WORK_DONE = ("sglang:prompt_tokens_total", "sglang:generation_tokens_total")
 
+_TOTALS = {
+    "requests": "sglang:num_requests_total",
+    "prompt": "sglang:prompt_tokens_total",
+    "output": "sglang:generation_tokens_total",
+    "cached": "sglang:cached_tokens_total",
+}
+
 _METRICS = MetricsReader(
-    (_RUNNING, _WAITING, _KV_USAGE, _KV_TOKENS, _PAGE_SIZE, _CONTEXT, _MAX_LORAS, *_WORK_DONE, PROCESS_START)
+    (
+        *(_RUNNING, _WAITING, _KV_USAGE, _KV_TOKENS, _PAGE_SIZE, _CONTEXT, _MAX_LORAS),
+        *_WORK_DONE,
+        *_TOTALS.values(),
+        PROCESS_START,
+    )
 )
 
 
@@ -92,6 +105,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         version=server.version or "",
         started=process_start(metrics),
         work_done=total([sample for name in _WORK_DONE for sample in lines.get(name, ())]),
+        totals=totals(lines, **_TOTALS),
         max_model_len_tokens=openai_models.shortest_context_tokens(models)
         or positive(mean(metrics.get(_CONTEXT)))
         or positive(server.context_length),

@@ -27,6 +27,7 @@ from extproc.adapters.engines.reading import (
     process_start,
     share,
     total,
+    totals,
     whole,
 )
 from extproc.core.values.instance import Load
@@ -48,8 +49,15 @@ _MODEL_CONFIG = "trtllm_model_config_info"
 _WORK_DONE = ("trtllm_prompt_tokens_total", "trtllm_generation_tokens_total", "trtllm_num_requests_completed_total")
 _UNQUANTIZED = {"", "none", "no_quant"}
 
+_TOTALS = {
+    "requests": "trtllm_request_success_total",
+    "prompt": "trtllm_prompt_tokens_total",
+    "output": "trtllm_generation_tokens_total",
+}
+
 _METRICS = MetricsReader(
     (
+        *_TOTALS.values(),
         _RUNNING,
         _WAITING,
         _KV_USAGE,
@@ -104,6 +112,7 @@ def _from_gauges(page: bytes) -> Reading:
     return Reading(
         started=process_start(metrics),
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
+        totals=totals(metrics, **_TOTALS),
         block_size_tokens=positive(mean(metrics.get(_BLOCK_SIZE))),
         kv_blocks=positive(total(metrics.get(_KV_BLOCKS))),
         max_num_seqs=next((limit for name in _MAX_BATCH if (limit := positive(total(metrics.get(name))))), None),

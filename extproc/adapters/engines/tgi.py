@@ -22,6 +22,7 @@ from extproc.adapters.engines.reading import (
     positive,
     share,
     total,
+    totals,
     whole,
 )
 from extproc.core.values.instance import Load
@@ -37,7 +38,13 @@ _RESERVED_TOKENS = "tgi_batch_current_max_tokens"
 _BUDGET_TOKENS = "tgi_batch_max_total_tokens"
 _WORK_DONE = ("tgi_request_count", "tgi_batch_inference_count")
 
-_METRICS = MetricsReader((_RUNNING, _WAITING, _RESERVED_TOKENS, _BUDGET_TOKENS, *_WORK_DONE))
+_TOTALS = {
+    "requests": "tgi_request_generated_tokens_count",
+    "prompt": "tgi_request_input_length_sum",
+    "output": "tgi_request_generated_tokens_sum",
+}
+
+_METRICS = MetricsReader((_RUNNING, _WAITING, _RESERVED_TOKENS, _BUDGET_TOKENS, *_WORK_DONE, *_TOTALS.values()))
 
 
 class _Info(msgspec.Struct):
@@ -61,6 +68,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         models=tuple(dict.fromkeys(name for name in (*listed, info.model_id) if name)),
         version=info.version,
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
+        totals=totals(metrics, **_TOTALS),
         max_model_len_tokens=positive(info.max_total_tokens),
         block_size_tokens=1,
         kv_blocks=budget_tokens,

@@ -24,6 +24,7 @@ from extproc.adapters.engines.reading import (
     process_start,
     share,
     total,
+    totals,
     whole,
 )
 from extproc.core.values.instance import Load
@@ -42,8 +43,16 @@ _LORAS = "vllm:lora_requests_info"  # its value is the time of its labels
 _SLEEP = "vllm:engine_sleep_state"
 _WORK_DONE = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
+_TOTALS = {  # each as a request ends; the counters beside them run ahead by what is in flight
+    "requests": "vllm:request_generation_tokens_count",
+    "prompt": "vllm:request_prompt_tokens_sum",
+    "output": "vllm:request_generation_tokens_sum",
+    "cached": "vllm:prefix_cache_hits_total",
+}
+
 _METRICS = MetricsReader(
     (
+        *_TOTALS.values(),
         _RUNNING,
         _WAITING,
         _KV_USAGE,
@@ -81,6 +90,7 @@ def read(pages: Mapping[str, bytes]) -> Reading:
         version=version.version if version else "",
         started=process_start(metrics),
         work_done=total([sample for name in _WORK_DONE for sample in metrics.get(name, ())]),
+        totals=totals(metrics, **_TOTALS),
         max_model_len_tokens=openai_models.shortest_context_tokens(models),
         block_size_tokens=next(iter(label_numbers(caches, "block_size")), None),
         kv_blocks=sum(label_numbers(caches, "num_gpu_blocks")) or None,

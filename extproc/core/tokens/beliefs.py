@@ -8,6 +8,7 @@ from extproc.core.flight.load_meter import MetLoad
 from extproc.core.speeds.speed import Speed
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds import Speeds
+from extproc.core.tokens.engine_totals import EngineTotals
 from extproc.core.tokens.output_lengths import AnswerKind, Expected, OutputLengths
 from extproc.core.tokens.tokens import TokenEstimator
 from extproc.core.values.instance import Instance
@@ -22,6 +23,7 @@ class Beliefs:
     def __init__(self, priors: Iterable[KindRecord] = ()) -> None:
         self.tokens = TokenEstimator()
         self.outputs = OutputLengths()
+        self.totals = EngineTotals(self.tokens, self.outputs)
         self.speeds = Speeds(priors)
 
     def speed(self, model: str, instance: Instance) -> Speed:
@@ -43,6 +45,13 @@ class Beliefs:
             self._learn_output(features, outcome.completion_tokens)
         if served is not None:
             self.speeds.learn(outcome, served, met, now)
+            if outcome.prompt_tokens is None and outcome.completion_tokens is None:
+                self.totals.unmeasured(served.key, features)
+
+    def forget(self, key: str) -> None:
+        """Drop what is known of an incarnation that has ended."""
+        self.speeds.forget(key)
+        self.totals.forget(key)
 
     def _learn_output(self, features: Features, completion_tokens: int) -> None:
         """Engines report the tokens of all answers together; each is taken to have its share."""

@@ -40,7 +40,7 @@ class Distribution:
         index = bisect_left(self._mass, share - 1e-9)
         return self._lengths[min(index, len(self._lengths) - 1)]
 
-    def mean(self, limit_tokens: int | None = None) -> float:
+    def mean(self, limit_tokens: float | None = None) -> float:
         """Mean length in tokens of answers that stop at the limit."""
         if limit_tokens is None:
             return self._moment[-1]
@@ -67,6 +67,11 @@ class LengthWindow:
     def __len__(self) -> int:
         """Answers in the window, seeds included."""
         return len(self._sorted)
+
+    @property
+    def learned(self) -> int:
+        """Answers in the window that came, without seeds."""
+        return len(self._sorted) - self._seeds
 
     def add(self, length_tokens: int, is_bound: bool) -> None:
         """Take in one answer; `is_bound` says that it was cut there. O(log n) comparisons."""

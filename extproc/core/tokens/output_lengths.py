@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -21,6 +21,9 @@ _BUCKETS_TOKENS = (64, 256, 1024, 4096)
 _PRIOR_MEDIAN_TOKENS = 150.0
 _PRIOR_SIGMA = 1.04
 _PRIOR_POINTS = 16
+_MOST_STRETCH = 64.0
+_MOST_CUT = 0.97  # of the tokens that caps allow
+_STRETCH_STEPS = 16  # halvings of its logarithm: exact to a thousandth
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,8 @@ class Calibration:
 class OutputLengths:
     """Output lengths of every kind of request that was answered; unknown kinds are answered for by wider ones.
 
-    The widest is (model, API), and before it knows enough, a prior. At most `max_kinds` windows are kept, those
-    that most recently learned something.
+    The widest is (model, API), and before it knows enough, a prior, which `stand_in` may replace. At most `max_kinds`
+    windows are kept, those that most recently learned something.
     """
 
     def __init__(self, window_samples: int = WINDOW_SAMPLES, max_kinds: int = MAX_KINDS) -> None:
@@ -93,6 +96,7 @@ class OutputLengths:
         self._prior = _uniform(self._prior_lengths)
         self._windows: OrderedDict[_Level, LengthWindow] = OrderedDict()
         self._kept: OrderedDict[tuple[str, str], tuple[_Share, _Share]] = OrderedDict()
+        self._stand_ins: OrderedDict[str, Distribution] = OrderedDict()  # by model, the latest last
 
     def expect(
         self, kind: AnswerKind, max_output_tokens: int | None = None, context_left_tokens: int | None = None
@@ -125,6 +129,26 @@ class OutputLengths:
         if stated is not None:
             self._hold_against(kind, tokens, stated)
 
+    def stand_in(self, model: str, mean_tokens: float, caps_tokens: Iterable[int | None]) -> None:
+        """The mean of a model's answers, where nobody tells single ones: it speaks in the prior's place.
+
+        The answers had these caps (None: no cap), so their lengths without caps were longer: the prior is stretched
+        until its mean under the same caps is theirs.
+        """
+        caps = Counter(caps_tokens)
+        total_tokens = mean_tokens * caps.total()
+        if None not in caps:  # where nearly all are cut, how long they would have been cannot be told
+            total_tokens = min(total_tokens, _MOST_CUT * sum(cap * times for cap, times in caps.items() if cap))
+        low, high = 1.0 / _MOST_STRETCH, _MOST_STRETCH
+        for _ in range(_STRETCH_STEPS):
+            stretch = math.sqrt(low * high)
+            means = (times * self._prior.mean(None if cap is None else cap / stretch) for cap, times in caps.items())
+            low, high = (stretch, high) if stretch * sum(means) < total_tokens else (low, stretch)
+        self._stand_ins[model] = _uniform(tuple(max(1, round(high * length)) for length in self._prior_lengths))
+        self._stand_ins.move_to_end(model)
+        if len(self._stand_ins) > MAX_MODELS:
+            self._stand_ins.popitem(last=False)
+
     def calibration(self) -> Mapping[tuple[str, str], Calibration]:
         """How right the stated quantiles were, for each (model, API)."""
         return {
@@ -132,12 +156,14 @@ class OutputLengths:
         }
 
     def _distribution(self, kind: AnswerKind) -> Distribution:
-        levels = kind.levels()
+        levels, stand_in = kind.levels(), self._stand_ins.get(kind.model)
         for level in levels:
             window = self._windows.get(level)
-            if window is not None and (len(window) >= MIN_SAMPLES or level == levels[-1]):
+            if window is None:
+                continue
+            if window.learned >= MIN_SAMPLES or (level == levels[-1] and stand_in is None):
                 return window.distribution()
-        return self._prior
+        return stand_in or self._prior
 
     def _window(self, level: _Level, is_widest: bool) -> LengthWindow:
         window = self._windows.get(level)

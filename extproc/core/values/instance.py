@@ -50,6 +50,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine has counted since its start, over all its requests that have ended; `None` means unknown."""
+
+    requests: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompts', found in its KV cache
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How pressed the machine under an instance is; `None` means unknown.
 
@@ -90,6 +99,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     load: Load = Load()
     age_s: float = 0.0  # how old `load` was when the record was published
     work_done: float | None = None  # a count that only grows in one incarnation: tells a restart
+    totals: Totals | None = None
     asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
     loading_progress: float | None = None  # of a start, 0 to 1
     ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
