@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from extproc.core.fleet.degradation import Rung
 from extproc.core.reasons.measured import prediction_errors
 from extproc.core.tokens.output_lengths import Calibration
+from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -68,6 +69,7 @@ class Gauges:
     replicas: Replicas = field(default_factory=Replicas)
     rungs: Rungs = field(default_factory=Rungs)
     guards: Guards = field(default_factory=Guards)
+    totals: Mapping[str, Totals] = field(default_factory=dict)  # by instance id, of engines that tell theirs
     strict_unsettled: int | None = None  # requests that Redis did not settle in time; None without strict mode
 
 
@@ -192,6 +194,7 @@ class _LiveGauges(Collector):
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)
         yield silence
+        yield from _of_engines(gauges.totals)
         yield from _of_replicas(gauges.replicas)
         yield from _of_rungs(gauges.rungs)
         yield from _of_guards(gauges.guards)
@@ -213,6 +216,22 @@ def _of_guards(guards: Guards) -> Iterator[Metric]:
         yield GaugeMetricFamily("extproc_certificate_expiry_seconds", text, guards.certificate_expires_at_s)
         text = "New certificate files that could not be used."
         yield CounterMetricFamily("extproc_certificates_refused", text, guards.certificates_refused)
+
+
+def _of_engines(totals: Mapping[str, Totals]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "extproc_engine_requests", "Requests ended, by an engine's count.", labels=["instance"]
+    )
+    tokens = CounterMetricFamily("extproc_engine_tokens", "Tokens, by an engine's count.", labels=["instance", "kind"])
+    for instance, counted in totals.items():
+        if counted.requests is not None:
+            requests.add_metric([instance], counted.requests)
+        counts = (counted.prompt_tokens, counted.output_tokens, counted.cached_tokens)
+        for kind, count in zip(_TOKENS, counts, strict=True):
+            if count is not None:
+                tokens.add_metric([instance, kind], count)
+    yield requests
+    yield tokens
 
 
 def _of_rungs(rungs: Rungs) -> Iterator[Metric]:

@@ -177,6 +177,7 @@ def gauges(
     return Gauges(
         in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
         ages_s={member.instance.id: fleet.age_s(member) for member in members},
+        totals={each.instance.id: each.instance.totals for each in members if each.instance.totals is not None},
         registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
         calibration=router.beliefs.outputs.calibration(),
         prefix_entries={

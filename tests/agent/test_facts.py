@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from extproc.agent.backend import Backend, check, unknown_hardware
 from extproc.agent.facts import Moment, merge, recalled, record
 from extproc.agent.lifecycle import Sight, Standing
 from extproc.agent.probe import look
-from extproc.core.values.instance import Lifecycle, Load, Role
+from extproc.core.values.instance import Lifecycle, Load, Role, Totals
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import running_agent
 from tests.redis_server import RedisServer
@@ -64,6 +65,7 @@ def test_a_page_that_does_not_answer_takes_nothing_away() -> None:
     """But adapters that are listed no more are gone, and those in use are as old as the load."""
     in_use: dict[str, Any] = {"loras_active": ("a",), "loras_running": ("a",)}
     full = Reading(models=("m", "a"), loras=("a",), max_loras=4, asleep=False, work_done=7.0, step_tokens=9, **in_use)
+    full = replace(full, totals=Totals(requests=3))
     assert merge(full, Reading(), load_told=False) == full
     without = merge(full, Reading(models=("m",), asleep=True), load_told=True)
     assert (without.loras, without.loras_active, without.loras_running) == ((), (), ())
@@ -73,6 +75,7 @@ def test_a_page_that_does_not_answer_takes_nothing_away() -> None:
 def test_what_is_read_back_from_a_record_is_what_the_engine_told() -> None:
     """Not what its operator said, who may have changed it meanwhile."""
     facts = Reading(models=("m",), version="1", kv_blocks=9, load=Load(running=2), loras=("a",), work_done=5.0)
+    facts = replace(facts, totals=Totals(requests=3, output_tokens=40))
     said = Backend(url="http://x:1", max_num_seqs=128, precision="bf16")
     assert recalled(record(said, facts, STANDING, MOMENT)) == facts
 

@@ -34,7 +34,6 @@ async def _envoy(fleet: Fleet, folder: Path, *, usage: bool) -> tuple[EnvoyProce
         json_usage=usage,
         sse_usage=usage,
     )
-    folder.mkdir()
     return EnvoyProcess(bootstrap(settings), folder), settings.listen[1]
 
 
@@ -57,14 +56,16 @@ async def _engine_mean(http: HttpClient, port: int) -> float:
 
 
 @pytest.mark.parametrize("usage", [False, True])
-async def test_expected_output_comes_to_the_engines_mean(usage: bool, start_fleet: StartFleet, tmp_path: Path) -> None:
+async def test_expected_output_comes_to_the_engines_mean(
+    usage: bool, start_fleet: StartFleet, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Half of the answers in one piece, half streamed, by the engine's own lengths."""
-    async with Processes(tmp_path) as engines:
+    async with Processes(tmp_path_factory.mktemp("engine")) as engines:
         arguments = ("--id", "a", "--model", MODEL, "--hardware", "h100_sxm", "--speed", "20")
         child = await engines.start_extproc("a", "engine", *arguments, "--mean-output-tokens", str(MEAN_TOKENS))
         port = int((await wait_for_line(child, r"listening on [\d.]+:(\d+)", 60.0))[1])
         async with start_fleet([Backend("a", port, hardware="h100_sxm")]) as fleet:
-            envoy, routed = await _envoy(fleet, tmp_path / "switched", usage=usage)
+            envoy, routed = await _envoy(fleet, tmp_path_factory.mktemp("envoy"), usage=usage)
             await asyncio.to_thread(envoy.start)
             try:
                 await asyncio.sleep(1.0)  # until the service is healthy in its eyes

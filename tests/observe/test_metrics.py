@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Metrics
 from tests.core.builders import instance, request, router
@@ -63,3 +64,15 @@ def test_labels_stay_bounded_whatever_models_and_kinds_there_are() -> None:
     assert len(counts) == 65
     assert dict(counts)["other"] == "936"
     assert dict(counts)["gpu0/tp1"] == "2"
+
+
+def test_what_engines_count_themselves_is_shown_and_what_they_do_not_tell_is_absent() -> None:
+    totals = {"a": Totals(requests=3, prompt_tokens=900, output_tokens=0), "b": Totals(requests=0)}
+    text = page(Metrics(lambda: Gauges({}, {}, 0.0, {}, totals=totals)))
+    shown = [line for line in text.splitlines() if line.startswith("extproc_engine_")]
+    assert shown == [
+        'extproc_engine_requests_total{instance="a"} 3.0',
+        'extproc_engine_requests_total{instance="b"} 0.0',
+        'extproc_engine_tokens_total{instance="a",kind="prompt"} 900.0',
+        'extproc_engine_tokens_total{instance="a",kind="completion"} 0.0',
+    ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.engines.reading import MalformedPageError, Reading
-from extproc.core.values.instance import Load
+from extproc.core.values.instance import Load, Totals
 from tests.adapters.engines import pages
 
 EXPECTED = {
@@ -25,6 +25,7 @@ EXPECTED = {
         version="0.32.0",
         started="1795960421.89",
         work_done=1542.0,
+        totals=Totals(requests=3, prompt_tokens=900, output_tokens=36, cached_tokens=320),
         max_model_len_tokens=8192,
         block_size_tokens=16,
         kv_blocks=2200,
@@ -38,6 +39,7 @@ EXPECTED = {
         max_loras=8,
         version="0.5.8",
         work_done=15685.0,
+        totals=Totals(requests=64, prompt_tokens=8128, output_tokens=7557, cached_tokens=4096),
         max_model_len_tokens=32768,
         block_size_tokens=64,
         kv_blocks=2000,
@@ -64,6 +66,7 @@ EXPECTED = {
         models=("HuggingFaceH4/zephyr-7b-beta",),
         version="3.3.6",
         work_done=10745.0,
+        totals=Totals(requests=110, prompt_tokens=30000, output_tokens=9000),
         max_model_len_tokens=8192,
         block_size_tokens=1,
         kv_blocks=65536,
@@ -73,6 +76,7 @@ EXPECTED = {
         models=("base",),
         version="1.2.0",
         work_done=5700.0,
+        totals=Totals(requests=10, prompt_tokens=5000, output_tokens=700),
         block_size_tokens=32,
         kv_blocks=6400,
         max_num_seqs=256,
@@ -101,6 +105,7 @@ EXPECTED = {
     "dynamo": Reading(
         models=("qwen3",),
         work_done=9042.0,
+        totals=Totals(requests=40, prompt_tokens=20000, output_tokens=8800),
         max_model_len_tokens=40960,
         block_size_tokens=16,
         kv_blocks=15000,
