@@ -212,6 +212,11 @@ def _add_xds(parser: argparse.ArgumentParser) -> None:
         help="an `extproc xds` process, or its unix:/path; repeat for each",
     )
     group.add_argument(
+        "--xds-files",
+        metavar="DIR",
+        help="the directory that `extproc xds --write` keeps, as Envoy sees it; it must be written before Envoy starts",
+    )
+    group.add_argument(
         "--pool",
         default="pool",
         metavar="NAME",
@@ -311,10 +316,11 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
 
 def xds_source(args: argparse.Namespace) -> XdsSource | None:
     """The control plane, None without one. Raises ConfigError."""
-    if not args.xds:
+    if not args.xds and not args.xds_files:
         return None
     return XdsSource(
-        servers=tuple(worker(text) for text in args.xds),
+        servers=tuple(worker(text) for text in args.xds or ()),
+        directory=args.xds_files or "",
         delta=args.xds_protocol == "delta",
         aggregated=not args.xds_separate_streams,
         node_id=args.node_id,

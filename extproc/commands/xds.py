@@ -15,7 +15,8 @@ from extproc.config import environment
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 
 HELP = "xDS control plane: clusters and endpoints from the registry"
-EXAMPLE = "extproc xds --listen 127.0.0.1:18000 --redis-url redis://127.0.0.1:6379/0"
+EXAMPLE = """extproc xds --listen 127.0.0.1:18000 --redis-url redis://127.0.0.1:6379/0
+  extproc xds --write /var/lib/extproc/xds"""
 
 _SHAPE = """pool: a cluster a pool, as agents name it, with its instances as endpoints; instance: a cluster an instance,
 as agents name it (--cluster ID), and one pool of all, for what comes without a decision (default: %(default)s)"""
@@ -29,6 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=environment("XDS_LISTEN", "127.0.0.1:18000"),
         metavar="HOST:PORT",
         help="where Envoys call, and health checks; or unix:/path (default: %(default)s; port 0 takes a free one)",
+    )
+    add(
+        "--write",
+        default=environment("XDS_WRITE", ""),
+        metavar="DIR",
+        help="write files for Envoys that watch DIR (`envoy-config --xds-files`), and serve no gRPC",
+    )
+    add(
+        "--write-seen-as",
+        default="",
+        metavar="DIR",
+        help="the same directory as Envoy sees it, if that is another path, as in a container",
     )
     add(
         "--metrics-listen",
@@ -102,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
     )
     settings = XdsSettings(
         listen=parse_endpoint(args.listen),
+        write=args.write,
+        write_seen_as=args.write_seen_as,
         pages=parse_endpoint(args.metrics_listen),
         access=access(args),
         tls=tls_files(args),

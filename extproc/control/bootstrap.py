@@ -13,13 +13,14 @@ from envoy_data_plane.envoy.config.bootstrap.v3 import (
 from envoy_data_plane.envoy.config.core.v3 import Node
 
 from extproc.control.clusters import clusters, socket_address
-from extproc.control.config_source import config_source, stream, transport_of
+from extproc.control.config_source import config_source, file_source, stream, transport_of
 from extproc.control.listener import connection_manager, listener
 from extproc.control.overload import overload_manager
 from extproc.control.render import render
 from extproc.control.routes import route_configuration
 from extproc.control.service_tls import CA, IDENTITY, secret_file
 from extproc.control.settings import EnvoySettings, XdsSource
+from extproc.control.xds.files import clusters_source
 from extproc.errors import ConfigError
 
 FRAGMENTS = ("bootstrap", "filter", "route", "clusters", "xds", "sds-ca", "sds-identity")
@@ -40,7 +41,9 @@ def bootstrap(settings: EnvoySettings) -> dict[str, Any]:
 
 
 def dynamic_resources(xds: XdsSource) -> BootstrapDynamicResources:
-    """Clusters come from the control plane; they say themselves where their endpoints come from."""
+    """Clusters come from the control plane, or its files; they say themselves where their endpoints come from."""
+    if xds.directory:
+        return BootstrapDynamicResources(cds_config=file_source(clusters_source(xds.directory)))
     dynamic = BootstrapDynamicResources(cds_config=config_source(transport_of(xds)))
     if xds.aggregated:
         dynamic.ads_config = stream(delta=xds.delta)

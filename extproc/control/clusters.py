@@ -77,7 +77,7 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
         for upstream in settings.upstreams:
             result += instance_clusters(upstream.id, upstream.address, upstream.cluster, settings)
     result.append(extproc_cluster(settings.workers, settings.tls))
-    if settings.xds is not None:
+    if settings.xds is not None and settings.xds.servers:
         result.append(xds_cluster(settings.xds.servers, settings.tls))
     return result
 

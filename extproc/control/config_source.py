@@ -1,7 +1,8 @@
-"""How Envoy asks the control plane: which streams, which protocol, and how soon again when it is gone."""
+"""How Envoy asks the control plane: which streams, which protocol, how soon again when it is gone; or which files."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -14,7 +15,9 @@ from envoy_data_plane.envoy.config.core.v3 import (
     ConfigSource,
     GrpcService,
     GrpcServiceEnvoyGrpc,
+    PathConfigSource,
     RetryPolicy,
+    WatchedDirectory,
 )
 
 from extproc.control.settings import XDS_CLUSTER, XdsSource
@@ -45,6 +48,20 @@ def config_source(transport: Transport) -> ConfigSource:
     else:
         source.api_config_source = stream(delta=transport is Transport.DELTA)
     return source
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file that Envoy reads again whenever something is moved into the directory."""
+
+    path: str
+    watched_directory: str
+
+
+def file_source(source: FileSource) -> ConfigSource:
+    """Where resources come from that are written as files. The path must exist when Envoy is told of it."""
+    path = PathConfigSource(path=source.path, watched_directory=WatchedDirectory(path=source.watched_directory))
+    return ConfigSource(resource_api_version=ApiVersion.V3, path_config_source=path)
 
 
 def stream(*, delta: bool) -> ApiConfigSource:

@@ -72,6 +72,7 @@ class XdsSource:
     aggregated: bool = True  # one stream for all types, which keeps clusters before their endpoints
     node_id: str = "envoy"  # by which the control plane tells Envoys apart; `envoy --service-node` has precedence
     node_cluster: str = "extproc"
+    directory: str = ""  # of files, as Envoy sees it, instead of the servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +158,12 @@ class EnvoySettings:
     def _check_xds(self, xds: XdsSource) -> None:
         if self.upstreams:
             raise ConfigError("with xDS the instances come from the registry: name no backend")
-        if not xds.servers:
+        if not xds.servers and not xds.directory:
             raise ConfigError("no xDS server: name at least one, such as --xds 127.0.0.1:18000")
+        if xds.servers and xds.directory:
+            raise ConfigError("xDS comes from servers or from files, not from both")
+        if xds.directory and not xds.directory.startswith("/"):
+            raise ConfigError(f"'{xds.directory}' must be a whole path: Envoy may run somewhere else")
         if not (xds.node_id and xds.node_cluster):
             raise ConfigError("an Envoy that uses xDS needs a node id and a node cluster")
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn, Protocol
 
+from extproc.control.config_source import Transport
 from extproc.control.xds.membership import Membership
-from extproc.control.xds.resources import Resources
+from extproc.control.xds.resources import Resources, Snapshot
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.observe.xds_metrics import XdsMetrics
-from extproc.server.xds_service import Discovery
 
 SETTLE_S = 5.0  # an empty registry may have lost everything: the first to be back are not all
 _PAUSE_S = 0.02  # between two looks, so that a burst of changes makes few pushes
 _LOOK_AT_LEAST_EVERY_S = 1.0  # for those that are forgotten by time alone
 
 log = logging.getLogger("extproc.xds")
+
+
+class Publisher(Protocol):
+    """Takes what is published, whole each time."""
+
+    def publish(self, snapshots: Mapping[Transport, Snapshot]) -> None:
+        """Replace what was published before. Raises what keeps it from doing so; it is asked again then."""
 
 
 class Keeper:
@@ -29,7 +36,7 @@ class Keeper:
         fleet: Fleet,
         membership: Membership,
         resources: Resources,
-        discovery: Discovery,
+        discovery: Publisher,
         metrics: XdsMetrics,
         settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,

@@ -7,20 +7,24 @@ import logging
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
 from extproc.addresses import Access, Endpoint, TlsFiles
 from extproc.control.settings import EnvoySettings, XdsSource
+from extproc.control.xds.files import XdsFiles
 from extproc.control.xds.membership import FORGET_AFTER_S, Membership
 from extproc.control.xds.resources import Resources
 from extproc.core.fleet.fleet import Fleet
+from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.tasks import begin, end
-from extproc.server.xds_keeper import SETTLE_S, Keeper
+from extproc.server.xds_files import FilePublisher
+from extproc.server.xds_keeper import SETTLE_S, Keeper, Publisher
 from extproc.server.xds_pages import Pages, gauges, status
 from extproc.server.xds_service import Discovery, XdsService
 
@@ -32,6 +36,8 @@ class XdsSettings:
     """What `extproc xds` needs to know."""
 
     listen: Endpoint = ("127.0.0.1", 18000)
+    write: str = ""  # directory of files, written instead of listening
+    write_seen_as: str = ""  # the same as Envoy sees it; "": by the same path
     pages: Endpoint = ("127.0.0.1", 18001)  # metrics, status
     access: Access = field(default_factory=Access)  # of those that are Unix sockets
     tls: TlsFiles | None = None  # of `listen`; None: in the clear
@@ -44,7 +50,10 @@ class XdsSettings:
 
 
 async def run_xds(settings: XdsSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError if an address cannot be listened on."""
+    """Serve, or write, until SIGTERM or SIGINT.
+
+    Raises ConfigError if an address cannot be listened on, or the directory cannot be written to.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -54,13 +63,15 @@ async def run_xds(settings: XdsSettings) -> None:
     membership = Membership(settings.envoy.shape, settings.envoy.default_pool, settings.forget_after_s)
     metrics = XdsMetrics(lambda: gauges(discovery, membership, fleet, time.monotonic()))
     discovery = Discovery(metrics)
-    keeper = Keeper(fleet, membership, Resources(settings.envoy), discovery, metrics, settings.settle_s)
-    service = XdsService(discovery)
+    publisher = _publisher(settings, discovery)
+    keeper = Keeper(fleet, membership, Resources(settings.envoy), publisher, metrics, settings.settle_s)
+    service = None if settings.write else XdsService(discovery)
     pages = Pages(metrics.page, lambda: status(discovery, membership))
 
     async def report_healthy() -> None:
         await keeper.first_published.wait()
-        await service.serving()
+        if service is not None:
+            await service.serving()
         pools = ", ".join(sorted({endpoint.pool for endpoint in membership.endpoints}))
         log.info("the fleet is known: %s instances are published; pools: %s", len(membership.endpoints), pools)
 
@@ -72,13 +83,27 @@ async def run_xds(settings: XdsSettings) -> None:
         ]
         try:
             pages_port = await pages.start(settings.pages, settings.access)
-            port = service.bind(settings.listen, certificates, settings.access)
-            if certificates is not None:
-                tasks.append(begin("certificates", certificates.watch()))
-            await service.start()
-            log.info("serving xDS on %s, pages on %s", told(settings.listen, port), told(settings.pages, pages_port))
+            shown = told(settings.pages, pages_port)
+            if service is None:
+                log.info("writing xDS to %s, pages on %s", settings.write, shown)
+            else:
+                port = service.bind(settings.listen, certificates, settings.access)
+                if certificates is not None:
+                    tasks.append(begin("certificates", certificates.watch()))
+                await service.start()
+                log.info("serving xDS on %s, pages on %s", told(settings.listen, port), shown)
             await stop.wait()
         finally:
-            await service.stop()
+            if service is not None:
+                await service.stop()
             await pages.stop()
             await end(tasks)
+
+
+def _publisher(settings: XdsSettings, discovery: Discovery) -> Publisher:
+    if not settings.write:
+        return discovery
+    try:
+        return FilePublisher(XdsFiles(Path(settings.write), settings.write_seen_as), discovery)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {settings.write}: {error.strerror or error}") from None
