@@ -1,4 +1,4 @@
-"""`extproc xds`: the control plane, clusters and endpoints from the registry to every Envoy that asks."""
+"""`extproc xds`: the control plane, clusters and endpoints from the registry to every Envoy that asks, or as files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from extproc.commands.numbers import seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import environment
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
+from extproc.errors import ConfigError
 
 HELP = "xDS control plane: clusters and endpoints from the registry"
 EXAMPLE = """extproc xds --listen 127.0.0.1:18000 --redis-url redis://127.0.0.1:6379/0
@@ -101,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     import uvloop
 
+    if args.write_seen_as and not (args.write and args.write_seen_as.startswith("/")):
+        raise ConfigError("--write-seen-as is the whole path by which Envoy sees the directory of --write")
     from extproc.server.xds_run import XdsSettings, run_xds
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -172,6 +172,18 @@ def test_a_file_that_is_none_of_ours_is_replaced(tmp_path: Path) -> None:
         assert [each["name"] for each in read(tmp_path / "clusters.json")["resources"]] == ["pool"]
 
 
+def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> None:
+    """Nothing half done is left, and clusters do not go before their endpoints."""
+    files = XdsFiles(tmp_path)
+    (tmp_path / "endpoints").rmdir()
+    with pytest.raises(FileNotFoundError):
+        files.write(snapshot("a"))
+    assert stamps(tmp_path) == {}
+    (tmp_path / "endpoints").mkdir()
+    files.write(snapshot("a"))
+    assert stamps(tmp_path).keys() == {"clusters.json", "endpoints/pool.json"}
+
+
 @asynccontextmanager
 async def watching(folder: Path, shape: Shape, *published: str) -> AsyncIterator[Setup]:
     """As `following`, but for files: the writer is a process, and Envoy watches what it writes."""
@@ -303,7 +315,7 @@ async def test_how_soon_a_new_instance_serves(shape: Shape, tmp_path: Path) -> N
     """Prints the median and the longest time from publication to its first answer, through Redis, a file and Envoy."""
     async with watching(tmp_path, shape, "a") as setup:
         times = await _joins(setup, 30)
-    print(f"\nfiles, {shape}: median {statistics.median(times) * 1000:.1f} ms, longest {max(times) * 1000:.1f} ms")
+    print(f"\nfiles, {shape}: median {statistics.median(times) * 1000:.1f} ms, longest {max(times) * 1000:.1f} ms")  # noqa: T201
     assert max(times) < 1.0
 
 
@@ -322,4 +334,4 @@ def test_how_long_one_more_beside_a_thousand_takes_to_write(shape: Shape, tmp_pa
         began = time.perf_counter()
         files.write(resources.snapshots(endpoints)[Transport.AGGREGATED])
         times.append(time.perf_counter() - began)
-    print(f"\nfiles, {shape}: first {times[0] * 1000:.0f} ms, one more {statistics.median(times[1:]) * 1000:.0f} ms")
+    print(f"\nfiles, {shape}: first {times[0] * 1000:.0f} ms, one more {statistics.median(times[1:]) * 1000:.0f} ms")  # noqa: T201
