@@ -241,6 +241,9 @@ class Router:
             self.adapters.move(request.id, instance, request.model, now)
             self.cooldowns.sent(instance.key, now)
             self._unexpect_prefix(request)
+            if request.prefix:
+                held_blocks = self.prefixes.matches(request.prefix).get(instance.key, 0)
+                self._expected[request.id] = instance.key, held_blocks
             self._expect_prefix(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:

@@ -64,6 +64,13 @@ def test_an_instance_that_turns_a_prompt_down_does_not_hold_it(status: int, is_h
     assert held(made, A, 0.1) == ((40, 40) if is_held else (0, 0))
 
 
+def test_where_the_last_one_tried_turns_it_down_as_well_nobody_holds_it() -> None:
+    made = router(A, B)
+    first, other = sent(made, asking("r"), 0.0)
+    made.served_by(asking("r"), other.address, 0.1, 503)
+    assert held(made, first, 0.1) == held(made, other, 0.1) == (0, 0)
+
+
 def test_an_answer_from_where_it_was_sent_takes_nothing_back() -> None:
     made = router(A, B)
     first, other = sent(made, asking("r"), 0.0)

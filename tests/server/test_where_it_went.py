@@ -69,7 +69,10 @@ class Setup:
 
 
 @asynccontextmanager
-async def running(folder: Path, members: Sequence[Instance], shape: Shape = Shape.POOL) -> AsyncIterator[Setup]:
+async def running(
+    folder: Path, members: Sequence[Instance], shape: Shape = Shape.POOL, known: Sequence[Instance] = ()
+) -> AsyncIterator[Setup]:
+    """`known`: those that Envoy has in its pool, if not all."""
     async with AsyncExitStack() as stack:
         made = router(*members, now=time.monotonic())
         observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
@@ -77,7 +80,7 @@ async def running(folder: Path, members: Sequence[Instance], shape: Shape = Shap
         worker = service.bind((HOST, 0))
         await service.start()
         stack.push_async_callback(service.stop, 0.0)
-        addresses = [(each.id, int(each.address.rpartition(":")[2])) for each in members]
+        addresses = [(each.id, int(each.address.rpartition(":")[2])) for each in known or members]
         settings = EnvoySettings(
             upstreams=tuple(Upstream(name, (HOST, port)) for name, port in addresses),
             workers=((HOST, worker),),
@@ -127,20 +130,21 @@ async def test_after_a_retry_everything_is_booked_where_the_answer_comes_from(
         assert {name for name in ("h100", "l40s") if any(name in each for each in setup.taught())} == {"l40s"}
 
 
-async def test_where_envoy_balances_by_itself_after_all_named_ones_failed_is_learned_from_its_answer(
+async def test_where_envoy_balances_by_itself_since_it_knows_none_of_those_named_its_answer_tells_who_served(
     tmp_path: Path,
 ) -> None:
-    """Both named ones are gone; the third takes nothing new by the registry's word, but answers."""
+    """Its list of instances is behind; the one that it has takes nothing new by the registry's word, but answers."""
     async with AsyncExitStack() as stack:
         last = await stack.enter_async_context(running_engine(ScriptedEngine("last")))
-        gone = [at(name, free_port(), "h100_sxm") for name in ("x", "y")]
+        new = at("new", free_port(), "h100_sxm")
         draining = at("last", last.port, "l40s", lifecycle=Lifecycle.DRAINING)
-        setup = await stack.enter_async_context(running(tmp_path, [*gone, draining]))
+        setup = await stack.enter_async_context(running(tmp_path, [new, draining], known=[draining]))
         assert await setup.post() == 200
         assert len(last.seen) == 1
         assert setup.holders() == {"last"}
-        assert reasons(setup.router, time.monotonic())["last"] is Reason.NOT_READY
-        assert {each.key for each in gone} <= set(setup.router.cooldowns.resting(time.monotonic()))
+        assert setup.taught() == set()
+        # Nobody has asked it.
+        assert reasons(setup.router, time.monotonic()) == {"last": Reason.NOT_READY}
 
 
 @pytest.mark.parametrize("answers", [True, False])
