@@ -10,7 +10,8 @@ import numpy as np
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
 from extproc.core.prefixes.cached import Cached
 from extproc.core.pricing.cost import Pricing
-from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.pricing.near_tie import draw_near_tie
+from extproc.core.snapshot import Snapshot
 from extproc.core.values.arrays import Flags, Floats
 from extproc.core.values.decision import Decision, Rejection
 from extproc.core.values.request import Request
@@ -38,7 +39,7 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
         return Decision(None, (), rejected)
     prices = Pricing(request, snapshot, now).prices(eligible, hits)
     ranked = np.where(eligible, prices.total_s, np.inf).argsort(kind="stable")[: np.count_nonzero(eligible)]
-    place = _draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
+    place = draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
     others = ranked[: place + 1 + snapshot.policy.alternatives].tolist()
     rows = [others.pop(place), *others[: snapshot.policy.alternatives]]
     chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
@@ -65,11 +66,3 @@ def _rejected(
         for row in np.flatnonzero(~fit).tolist()
     )
     return tuple([each for each in rejections if each is not None])
-
-
-def _draw_near_tie(ranked_s: Floats, policy: Policy, draw: float) -> int:
-    """Place of one of the candidates whose cost does not differ from the best by more than the prediction can tell."""
-    best_s = ranked_s.item(0)
-    limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
-    ties = max(1, int(np.count_nonzero(ranked_s <= limit_s)))
-    return min(ties - 1, int(draw * ties))

@@ -106,9 +106,10 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
     tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
     decode_s = output_tokens * step_s
-    room_s, harm_s = _room(request, member, work, uncached_tokens, step_s)
+    room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
     backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
-    queue_s = max(backlog_s, room_s)
+    wait_s = queue_s = backlog_s + room_s
+    harm_s = 0.0
     if requests:
         queue_s += step_s
         decoding = len(work.active) + work.foreign_running
@@ -119,7 +120,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     loading_s, load_s = _loading(request, snapshot, member, now, step_s)
     if requests:
         harm_s += decoding * load_s
-    harm_s += work.pace.requests * keep * (backlog_s + prefill_s / 2) * prefill_s
+    harm_s += work.pace.requests * keep * (wait_s + prefill_s / 2) * (prefill_s + taken_s)
     crossing = policy.zones.to(instance.zone)
     reach_s = round_trips(request.body_bytes) * crossing.rtt_s + network_wait_s(request.body_bytes, instance)
     reach_s += request.body_bytes / crossing.bytes_s if crossing.bytes_s else 0.0
@@ -193,16 +194,23 @@ def _room(request: Request, member: Member, work: Work, uncached_tokens: int, st
     requests, instance = work.requests, member.instance
     if not requests:
         return 0.0, 0.0
-    answer_s = (work.mean_output_tokens or request.expected_output_tokens) * step_s
-    ends = 0 if instance.max_num_seqs is None else max(0, requests + 1 - instance.max_num_seqs)
-    harm_s = 0.0
+    end_s = (work.mean_output_tokens or request.expected_output_tokens) * step_s
+    with_room = float(requests)
+    ends = 0
+    if instance.max_num_seqs is not None:
+        ends = max(0, requests + 1 - instance.max_num_seqs)
+        with_room = min(with_room, instance.max_num_seqs)
+    lacking_tokens = each_tokens = 0.0
     if instance.kv_blocks is not None:
-        lacking_tokens = work.held_tokens + uncached_tokens - instance.kv_blocks * block_size_tokens(instance)
-        if lacking_tokens > 0:
-            each_tokens = max(1.0, work.held_tokens / requests)
-            ends = max(ends, math.ceil(lacking_tokens / each_tokens))
-            harm_s = (uncached_tokens + request.expected_output_tokens) / each_tokens * answer_s / requests
-    return ends * answer_s / requests, harm_s
+        capacity_tokens = max(1, instance.kv_blocks * block_size_tokens(instance))
+        with_room = min(with_room, requests * capacity_tokens / max(1.0, work.held_tokens))
+        lacking_tokens = work.held_tokens + uncached_tokens - capacity_tokens
+        each_tokens = max(1.0, work.held_tokens / requests)
+    end_s /= max(1.0, with_room)
+    if lacking_tokens <= 0:
+        return ends * end_s, 0.0
+    ends = max(ends, math.ceil(lacking_tokens / each_tokens))
+    return ends * end_s, (uncached_tokens + request.expected_output_tokens) / each_tokens * end_s
 
 
 def _pressure_s(request: Request, member: Member, work: Work, speed: Speed) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
+import numpy as np
+
 from extproc.core.pairs.disaggregation import Pair
 from extproc.core.pairs.hand_over import HandOver, names_who_answers
 from extproc.core.pairs.pairing import Pairing, as_candidate
@@ -47,7 +49,7 @@ def _is_waived(decision: Decision) -> bool:
 
 
 def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: Policy, draw: float) -> Decision:
-    pair = _draw(pairs, policy, draw)
+    pair = pairs[draw_near_tie(np.array([each.worth_s for each in pairs]), policy, draw)]
     number = 0 if names_who_answers(policy.hand_over) else policy.alternatives
     others = [each for each in pairs if each is not pair and each.prefill is pair.prefill][:number]
     involved = {pair.prefill.instance.id, *(each.decode.instance.id for each in (pair, *others))}
@@ -55,12 +57,6 @@ def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: 
     rejected = [each for each in decision.rejected if each.instance_id not in involved]
     rejected += [pairing.missed[each] for each in sorted(involved) if each in pairing.missed]
     return Decision(as_candidate(pair), tuple(map(as_candidate, others)), tuple(rejected), pair.prefill)
-
-
-def _draw(pairs: list[Pair], policy: Policy, draw: float) -> Pair:
-    best_s = pairs[0].worth_s
-    error_s = min(policy.near_tie_s, best_s * policy.near_tie_share)
-    return pairs[draw_near_tie([each.worth_s for each in pairs], error_s, draw)]
 
 
 def _told(rejection: Rejection, pairing: Pairing) -> Rejection:

@@ -104,13 +104,15 @@ class Pricing:
         prefill_s += busy * np.ceil(uncached_tokens / columns.step_tokens) * growth_s
         decode_s = output_tokens * step_s
         free_tokens = columns.capacity_tokens - columns.held_tokens
-        room_s, room_harm_s = _room(request, columns, new_tokens, free_tokens, step_s)
+        room_s, taken_s = _room(request, columns, new_tokens, free_tokens, step_s)
         backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * prefill_s
-        queue_s = np.maximum(backlog_s, room_s) + busy * step_s
+        # While prompts that wait for room, too, are computed as they get it, no answer ends: the two add up.
+        wait_s = backlog_s + room_s
+        queue_s = wait_s + busy * step_s
         keep = kept(columns.paced_at_s, self._now)
         loading_s, load_s = self._loading_s(step_s)
-        harm_s = room_harm_s + columns.decoding * (prefill_s + load_s) + _sharing_s(request, columns, speed)
-        harm_s += _later_s(columns.paced_requests * keep, backlog_s, prefill_s)
+        harm_s = columns.decoding * (prefill_s + load_s) + _sharing_s(request, columns, speed)
+        harm_s += _later_s(columns.paced_requests * keep, wait_s + prefill_s / 2, prefill_s + taken_s)
         terms_s: dict[str, Numbers] = {
             "queue_s": queue_s,
             "loading_s": loading_s,
@@ -214,21 +216,23 @@ def _sharing_s(request: Request, columns: Columns, speed: _Speed) -> Floats:
     return sharing_s
 
 
-def _later_s(rps: Floats, backlog_s: Floats, prefill_s: Floats) -> Floats:
+def _later_s(rps: Floats, ahead_s: Floats, taken_s: Floats) -> Floats:
     """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
 
-    Those come at the rate at which others came; on the average they find half of this prompt's computation ahead.
+    Those come at the rate at which others came, for the `ahead_s` until this prompt is half computed: on the average
+    they find the other half ahead. Each waits for what it takes, its time of computing and of room.
     """
-    return rps * (backlog_s + prefill_s / 2) * prefill_s
+    return rps * ahead_s * taken_s
 
 
 def _room(
     request: Request, columns: Columns, new_tokens: Floats, free_tokens: Floats, step_s: Floats
 ) -> tuple[Numbers, Numbers]:
-    """Seconds until the batch and the KV blocks have room for the request, and what its taking them costs others.
+    """Seconds until the batch and the KV blocks have room for the request, and until what it takes of them is free.
 
     `new_tokens`: of its prompt, that are not held yet.
-    Room comes with the end of answers: of n, one ends every n-th part of the time that an answer takes.
+    Room comes with the end of answers: of n that have room themselves, one ends every n-th part of an answer's time.
+    The second are 0 where nobody lacks room.
     """
     ends = columns.batch_requests - columns.max_num_seqs
     lacking_tokens = new_tokens - free_tokens
@@ -236,7 +240,9 @@ def _room(
     if not np.count_nonzero(lacking) and not np.count_nonzero(ends > 0):
         return 0.0, 0.0
     requests = np.maximum(columns.requests, 1.0)
-    end_s = _answer_s(request, columns, step_s) / requests * columns.busy
+    with_room = np.minimum(requests, columns.max_num_seqs)
+    with_room = np.minimum(with_room, requests * columns.capacity_tokens / np.maximum(columns.held_tokens, 1.0))
+    end_s = _answer_s(request, columns, step_s) / np.maximum(with_room, 1.0) * columns.busy
     per_request_tokens = np.maximum(columns.held_tokens / requests, 1.0)
     ends = np.maximum(np.maximum(ends, 0.0), np.where(lacking, np.ceil(lacking_tokens / per_request_tokens), 0.0))
     taken_tokens = new_tokens + request.expected_output_tokens

@@ -1,29 +1,19 @@
-"""Draws one of the candidates that the prediction cannot tell apart, the cheaper the likelier.
-
-A soft minimum: the weight of a candidate is exp(-(cost - best) / temperature). The temperature is the prediction's own
-error in seconds, so that a difference of one error is drawn about every fourth time, one of five hardly ever.
-"""
+"""Draws one of the candidates that the prediction cannot tell apart, so that routers that see the same do not herd."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import exp
+import numpy as np
 
-_CUT = 5.0  # errors beyond which a candidate is not drawn at all: less than one time in 150
+from extproc.core.snapshot import Policy
+from extproc.core.values.arrays import Floats
 
 
-def draw_near_tie(costs_s: Sequence[float], temperature_s: float, draw: float) -> int:
-    """Place of the one drawn among costs in ascending order; `draw` in [0, 1). 0 seconds draw equal ones only."""
-    best_s = costs_s[0]
-    limit_s = best_s + _CUT * temperature_s
-    weights: list[float] = []
-    for cost_s in costs_s:
-        if cost_s > limit_s:
-            break
-        weights.append(exp((best_s - cost_s) / temperature_s) if temperature_s > 0.0 else 1.0)
-    left = draw * sum(weights)
-    for place, weight in enumerate(weights):
-        left -= weight
-        if left < 0.0:
-            return place
-    return len(weights) - 1
+def draw_near_tie(ranked_s: Floats, policy: Policy, draw: float) -> int:
+    """Place of one of those whose cost differs from the best by no more than the prediction can tell, evenly drawn.
+
+    `ranked_s`: costs, ascending; `draw` in [0, 1).
+    """
+    best_s = ranked_s.item(0)
+    limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
+    ties = max(1, int(np.count_nonzero(ranked_s <= limit_s)))
+    return min(ties - 1, int(draw * ties))
