@@ -7,6 +7,8 @@ price; nothing grows with history.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from extproc.core.flight.work import Work
     from extproc.core.values.instance import Instance
 
-_SURELY = 3.0  # times what was predicted, after which a prompt is taken to be computed
+SURELY = 3.0  # times what was predicted, after which a prompt is taken to be computed
+_Prompt = tuple[float, float]  # when it was sent, and when it is taken to be computed
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 
 
@@ -26,15 +29,16 @@ class MetLoad:
     context_tokens: float  # that they hold together
     prefill_s: float  # seconds of others' prompts that were sent meanwhile
     prefills: float
-    peers: tuple[tuple[float, float], ...] = ()
-    """Of prompts that peers sent: when that was and when it is taken to be computed, in seconds after this request."""
+    alone_s: float = math.inf
+    """Seconds after its sending in which no prompt was computed whose end nobody has told."""
 
     def alone(self, ttft_s: float) -> bool:
-        """Whether no peer's prompt may have been computed between the sending of this request and its first token.
+        """Whether no such prompt may have been computed between the sending of this request and its first token.
 
-        When a prompt of ours was computed, its outcome tells (`core.speeds.speed_samples`), but no peer's.
+        When a prompt of ours was computed, its outcome tells (`core.speeds.speed_samples`), but only after its last
+        token; no outcome of a peer's tells.
         """
-        return all(sent_s >= ttft_s or done_s <= 0.0 for sent_s, done_s in self.peers)
+        return ttft_s <= self.alone_s
 
 
 @dataclass(slots=True)
@@ -104,7 +108,10 @@ class LoadMeter:
 
     _instances: dict[str, _Integrals] = field(default_factory=dict)
     _open: dict[str, tuple[Instance, _Integrals]] = field(default_factory=dict)
-    _ended: dict[str, MetLoad] = field(default_factory=dict)  # the oldest first
+    _ended: dict[str, tuple[str, float, MetLoad]] = field(default_factory=dict)
+    """Instance, sending and load of those that have ended, the oldest first."""
+    _untold: dict[str, dict[str, _Prompt]] = field(default_factory=dict)
+    """Prompts of ours whose outcome has not come, by instance and request."""
 
     def begin(self, request_id: str, instance: Instance, work: Work, prefill_s: float, now: float) -> None:
         """Note that a request is about to be booked on an instance with this work.
@@ -118,6 +125,8 @@ class LoadMeter:
         integrals.prefill_s += prefill_s
         integrals.prefills += 1
         self._open[request_id] = (instance, integrals.copy())
+        surely_done_s = now + SURELY * (work.prefill_backlog_s(now) + prefill_s)
+        self._untold.setdefault(instance.key, {})[request_id] = (now, surely_done_s)
 
     def where(self, request_id: str) -> str | None:
         """Key of the instance that an open request was begun on, None if it is not open."""
@@ -135,16 +144,37 @@ class LoadMeter:
             return  # forgotten meanwhile
         integrals.advance(instance, work, now)
         met = integrals.since(mark)
-        if met is not None:
-            peers = [(s - mark.at_s, s + _SURELY * took_s - mark.at_s) for s, took_s in work.peer_sent]
-            self._ended[request_id] = replace(met, peers=tuple([each for each in peers if each[1] > 0.0]))
-            if len(self._ended) > _MAX_ENDED:
-                del self._ended[next(iter(self._ended))]
+        if met is None:
+            self._tell(instance.key, request_id)
+            return
+        peers = [(sent_s, sent_s + SURELY * took_s) for sent_s, took_s in work.peer_sent]
+        known = len(work.peer_sent) != work.peer_sent.maxlen or work.peer_sent[0][0] <= mark.at_s
+        alone_s = _alone_s(mark.at_s, peers) if known else 0.0
+        self._ended[request_id] = (instance.key, mark.at_s, replace(met, alone_s=alone_s))
+        if len(self._ended) > _MAX_ENDED:
+            self.take(next(iter(self._ended)))
 
     def take(self, request_id: str) -> MetLoad | None:
-        """Means of a request that has ended, once; None if they are not known."""
-        return self._ended.pop(request_id, None)
+        """Means of a request that has ended, once, when its outcome comes; None if they are not known."""
+        ended = self._ended.pop(request_id, None)
+        if ended is None:
+            return None
+        key, sent_s, met = ended
+        self._tell(key, request_id)
+        return replace(met, alone_s=min(met.alone_s, _alone_s(sent_s, self._untold.get(key, {}).values())))
+
+    def _tell(self, key: str, request_id: str) -> None:
+        """An outcome has come, or none will: from now on it bears witness itself."""
+        untold = self._untold.get(key)
+        if untold is not None:
+            untold.pop(request_id, None)
 
     def forget(self, key: str) -> None:
         """Drop an instance that has ended."""
         self._instances.pop(key, None)
+        self._untold.pop(key, None)
+
+
+def _alone_s(sent_s: float, prompts: Iterable[_Prompt]) -> float:
+    """Seconds from a sending until another prompt may have been computed."""
+    return min([max(0.0, other_s - sent_s) for other_s, done_s in prompts if done_s > sent_s], default=math.inf)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from extproc.core.flight.load_meter import MetLoad
+from extproc.core.flight.load_meter import SURELY, MetLoad
 from extproc.core.speeds.speed import Speed
 from extproc.core.speeds.step_times import Phase, Sample
 from extproc.core.values.outcome import Features, Outcome
@@ -32,12 +32,21 @@ class Witnesses:
     """When the latest requests of one instance were sent and had their first token, on Envoy's clock."""
 
     spans: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_WITNESSES))
+    forgotten_s: float = -math.inf  # the latest first token of those that are not remembered any more
 
     def alone(self, sent_s: float, first_s: float) -> bool:
-        """Whether no other request is known to have waited or been computed in this time; it is noted either way."""
-        alone = all(other_first_s <= sent_s or other_sent_s >= first_s for other_sent_s, other_first_s in self.spans)
-        self.spans.append((sent_s, first_s))
+        """Whether no other request can have waited or been computed in this time; it is noted either way."""
+        alone = self.forgotten_s <= sent_s and all(
+            other_first_s <= sent_s or other_sent_s >= first_s for other_sent_s, other_first_s in self.spans
+        )
+        self.note(sent_s, first_s)
         return alone
+
+    def note(self, sent_s: float, first_s: float) -> None:
+        """Remember a request."""
+        if len(self.spans) == _WITNESSES:
+            self.forgotten_s = max(self.forgotten_s, self.spans[0][1])
+        self.spans.append((sent_s, first_s))
 
 
 def samples(
@@ -49,11 +58,15 @@ def samples(
     `now` is when it ended, for want of a start. `witnesses` are those of the instance that computed the prompt.
     """
     features = outcome.features
-    if features is None or not features.stream or outcome.ttft_s is None or outcome.attempts > 1:
-        return  # only streams show a first token; of a retried request another instance was timed
-    ttft_s = outcome.ttft_s - (outcome.routing_s or 0.0)
-    sent_s = now - outcome.duration_s if outcome.started_s is None else outcome.started_s
-    sent_s += outcome.routing_s or 0.0
+    if features is None or outcome.attempts > 1:
+        return  # of a retried request another instance was timed
+    routing_s = outcome.routing_s or 0.0
+    sent_s = routing_s + (now - outcome.duration_s if outcome.started_s is None else outcome.started_s)
+    if not features.stream or outcome.ttft_s is None:  # only streams show a first token
+        first_s = sent_s + min(outcome.duration_s - routing_s, SURELY * features.ttft_s)
+        witnesses.note(sent_s, first_s)
+        return
+    ttft_s = outcome.ttft_s - routing_s
     alone = witnesses.alone(sent_s, sent_s + ttft_s) and (met is None or met.alone(ttft_s))
     if ttft_s <= 0.0 or features.choices > 1:
         return
