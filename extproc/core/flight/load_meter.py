@@ -29,16 +29,11 @@ class MetLoad:
     context_tokens: float  # that they hold together
     prefill_s: float  # seconds of others' prompts that were sent meanwhile
     prefills: float
-    alone_s: float = math.inf
-    """Seconds after its sending in which no prompt was computed whose end nobody has told."""
-
-    def alone(self, ttft_s: float) -> bool:
-        """Whether no such prompt may have been computed between the sending of this request and its first token.
-
-        When a prompt of ours was computed, its outcome tells (`core.speeds.speed_samples`), but only after its last
-        token; no outcome of a peer's tells.
-        """
-        return ttft_s <= self.alone_s
+    peers_s: float = math.inf
+    """Seconds after this request was sent until a prompt that a peer sent may have been computed; 0 if one was then."""
+    untold: tuple[tuple[str, float], ...] = ()
+    """Prompts of ours that may have been computed meanwhile and whose outcome has not come: ids, and when each was
+    sent, in seconds after this request."""
 
 
 @dataclass(slots=True)
@@ -147,10 +142,10 @@ class LoadMeter:
         if met is None:
             self._tell(instance.key, request_id)
             return
-        peers = [(sent_s, sent_s + SURELY * took_s) for sent_s, took_s in work.peer_sent]
-        known = len(work.peer_sent) != work.peer_sent.maxlen or work.peer_sent[0][0] <= mark.at_s
-        alone_s = _alone_s(mark.at_s, peers) if known else 0.0
-        self._ended[request_id] = (instance.key, mark.at_s, replace(met, alone_s=alone_s))
+        # What is not remembered any more may have been computed then.
+        complete = len(work.peer_sent) != work.peer_sent.maxlen or work.peer_sent[0][0] <= mark.at_s
+        peers_s = _first_s(mark.at_s, work.peer_sent) if complete else 0.0
+        self._ended[request_id] = (instance.key, mark.at_s, replace(met, peers_s=peers_s))
         if len(self._ended) > _MAX_ENDED:
             self.take(next(iter(self._ended)))
 
@@ -161,7 +156,8 @@ class LoadMeter:
             return None
         key, sent_s, met = ended
         self._tell(key, request_id)
-        return replace(met, alone_s=min(met.alone_s, _alone_s(sent_s, self._untold.get(key, {}).values())))
+        prompts = self._untold.get(key, {}).items()
+        return replace(met, untold=tuple([(name, at_s - sent_s) for name, (at_s, done_s) in prompts if done_s > sent_s]))
 
     def _tell(self, key: str, request_id: str) -> None:
         """An outcome has come, or none will: from now on it bears witness itself."""
@@ -175,6 +171,6 @@ class LoadMeter:
         self._untold.pop(key, None)
 
 
-def _alone_s(sent_s: float, prompts: Iterable[_Prompt]) -> float:
-    """Seconds from a sending until another prompt may have been computed."""
-    return min([max(0.0, other_s - sent_s) for other_s, done_s in prompts if done_s > sent_s], default=math.inf)
+def _first_s(sent_s: float, peers: Iterable[tuple[float, float]]) -> float:
+    """Seconds from a sending until one of the prompts, of which is told when each was sent and what it takes."""
+    return min([max(0.0, at_s - sent_s) for at_s, took_s in peers if at_s + SURELY * took_s > sent_s], default=math.inf)

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from extproc.core.flight.load_meter import SURELY, MetLoad
+from extproc.core.flight.prompts import prompt_id
 from extproc.core.speeds.speed import Speed
 from extproc.core.speeds.step_times import Phase, Sample
 from extproc.core.values.outcome import Features, Outcome
 
 _WITNESSES = 64  # latest requests of an instance whose first tokens are remembered
+_DOUBTFUL = 32  # prefills of an instance that wait for others' outcomes
+_TOGETHER_S = 0.01  # requests that were sent within may reach an engine at once, or in the other order
 _JITTER_S = 0.001  # of measured times
 _STEP_DOUBT = 0.3  # standard deviation of the wait for the running step, in steps: it is uniform
 _STEP_SLACK = 1.5  # steps that may be predicted as a wait and are no backlog; beliefs of a step have changed since
@@ -28,31 +31,52 @@ _MIN_STEPS = 8  # fewer decode steps are timed too badly, as engines send some t
 
 
 @dataclass(slots=True)
+class _Doubtful:
+    """A prefill that is a sample if those whose outcome has not come yet prove to have been computed at other times."""
+
+    model: str
+    sample: Sample
+    sent_s: float
+    until_s: float
+    awaited: set[str]  # request ids
+
+
+@dataclass(slots=True)
 class Witnesses:
     """When the latest requests of one instance were sent and had their first token, on Envoy's clock."""
 
     spans: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_WITNESSES))
     forgotten_s: float = -math.inf  # the latest first token of those that are not remembered any more
+    doubtful: deque[_Doubtful] = field(default_factory=lambda: deque(maxlen=_DOUBTFUL))
 
-    def alone(self, sent_s: float, first_s: float) -> bool:
-        """Whether no other request can have waited or been computed in this time; it is noted either way."""
-        alone = self.forgotten_s <= sent_s and all(
-            other_first_s <= sent_s or other_sent_s >= first_s for other_sent_s, other_first_s in self.spans
-        )
-        self.note(sent_s, first_s)
-        return alone
-
-    def note(self, sent_s: float, first_s: float) -> None:
-        """Remember a request."""
+    def note(self, request_id: str, sent_s: float, first_s: float) -> None:
+        """Take in when a request was sent and had its first token; prefills that it was beside are no samples."""
         if len(self.spans) == _WITNESSES:
             self.forgotten_s = max(self.forgotten_s, self.spans[0][1])
         self.spans.append((sent_s, first_s))
+        for each in [each for each in self.doubtful if request_id in each.awaited]:
+            each.awaited.discard(request_id)
+            if sent_s < each.until_s and first_s > each.sent_s:
+                self.doubtful.remove(each)
+
+    def alone(self, sent_s: float, until_s: float) -> bool:
+        """Whether no other request that is told of can have waited or been computed in this time."""
+        return self.forgotten_s <= sent_s and all(
+            first_s <= sent_s or other_sent_s >= until_s for other_sent_s, first_s in self.spans
+        )
+
+    def proven(self, model: str) -> list[Sample]:
+        """Prefills of a model that all others have proven to be alone, once."""
+        found = [each for each in self.doubtful if not each.awaited and each.model == model]
+        for each in found:
+            self.doubtful.remove(each)
+        return [each.sample for each in found]
 
 
 def samples(
     outcome: Outcome, speed: Speed, step_tokens: int, met: MetLoad | None, witnesses: Witnesses, now: float
 ) -> Iterator[Sample]:
-    """Samples of a finished request on the instance that it was predicted for.
+    """Samples of a finished request on the instance that it was predicted for, and prefills that it proves alone.
 
     One step of its engine computes `step_tokens` at the most. `met` is the load that it met, None if that is not known;
     `now` is when it ended, for want of a start. `witnesses` are those of the instance that computed the prompt.
@@ -62,31 +86,71 @@ def samples(
         return  # of a retried request another instance was timed
     routing_s = outcome.routing_s or 0.0
     sent_s = routing_s + (now - outcome.duration_s if outcome.started_s is None else outcome.started_s)
-    if not features.stream or outcome.ttft_s is None:  # only streams show a first token
-        first_s = sent_s + min(outcome.duration_s - routing_s, SURELY * features.ttft_s)
-        witnesses.note(sent_s, first_s)
+    timed = features.stream and outcome.ttft_s is not None  # only streams show a first token
+    ttft_s = (outcome.ttft_s or 0.0) - routing_s
+    if timed and ttft_s > 0.0 and features.choices == 1 and not features.partner_key:
+        # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
+        _consider(features, outcome, speed, step_tokens, met, witnesses, sent_s, ttft_s)
+    first_s = sent_s + (ttft_s if timed else min(outcome.duration_s - routing_s, SURELY * features.ttft_s))
+    name = prompt_id(features.request_id) if features.partner_key else features.request_id
+    witnesses.note(name, sent_s, first_s)
+    if not features.partner_key:
+        yield from witnesses.proven(features.model)
+    if not timed or ttft_s <= 0.0 or features.choices > 1:
         return
-    ttft_s = outcome.ttft_s - routing_s
-    alone = witnesses.alone(sent_s, sent_s + ttft_s) and (met is None or met.alone(ttft_s))
-    if ttft_s <= 0.0 or features.choices > 1:
-        return
-    # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
-    if alone and not features.partner_key:
-        prefill = _prefill(features, outcome, speed, step_tokens, ttft_s)
-        if prefill is not None:
-            yield prefill
     if (decode := _decode(features, outcome, speed, met)) is not None:
         yield decode
 
 
-def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: int, ttft_s: float) -> Sample | None:
-    """The prefill, if it began at once but for the end of the running step."""
+def _consider(
+    features: Features,
+    outcome: Outcome,
+    speed: Speed,
+    step_tokens: int,
+    met: MetLoad | None,
+    witnesses: Witnesses,
+    sent_s: float,
+    ttft_s: float,
+) -> None:
+    """Leave a prefill with the witnesses, unless something else is known to have been computed then."""
+    sample = _prefill(features, outcome, speed, step_tokens, ttft_s)
+    if sample is None:
+        return
+    until_s = min(ttft_s, _joined_until_s(features, outcome, speed, step_tokens))
+    peers_s, untold = (math.inf, ()) if met is None else (met.peers_s, met.untold)
+    if peers_s < until_s or not witnesses.alone(sent_s, sent_s + until_s):
+        return
+    awaited = {name for name, other_s in untold if other_s < until_s}
+    witnesses.doubtful.append(_Doubtful(features.model, sample, sent_s, sent_s + until_s, awaited))
+
+
+def _joined_until_s(features: Features, outcome: Outcome, speed: Speed, step_tokens: int) -> float:
+    """Seconds after its sending in which others may still come to be computed beside a prompt that found no queue.
+
+    Engines compute prompts first come first served, and what comes while a step runs is not in it: beside a prompt that
+    one step takes whole are only those that came before this step began, and it did so once the running one had ended,
+    or the one after it if the engine plans a step ahead.
+    """
+    if _new_tokens(features, outcome)[0] + features.batch_requests > step_tokens:
+        return math.inf
+    if not features.batch_requests:
+        return _TOGETHER_S
+    return _TOGETHER_S + SURELY * speed.decode_step_s(features.batch_requests, features.batch_tokens)
+
+
+def _new_tokens(features: Features, outcome: Outcome) -> tuple[int, int]:
+    """Tokens of the prompt that had to be computed, and those before them that the engine held."""
     prompt_tokens = outcome.prompt_tokens or features.prompt_tokens
     cached_tokens = features.cached_tokens if outcome.cached_tokens is None else outcome.cached_tokens
     cached_tokens = min(cached_tokens, prompt_tokens - 1)
-    if outcome.cached_tokens is None and cached_tokens > prompt_tokens / 4:
+    return prompt_tokens - cached_tokens, cached_tokens
+
+
+def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: int, ttft_s: float) -> Sample | None:
+    """The prefill, if it began at once but for the end of the running step."""
+    new_tokens, cached_tokens = _new_tokens(features, outcome)
+    if outcome.cached_tokens is None and cached_tokens > (new_tokens + cached_tokens) / 4:
         return None  # believed, never confirmed, and too much depends on it
-    new_tokens = prompt_tokens - cached_tokens
     table_s = speed.prior.prefill_s(new_tokens, cached_tokens)
     expected_s = speed.prefill_s(new_tokens, cached_tokens)
     step_s = beside_s = 0.0
