@@ -158,7 +158,7 @@ def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: in
         step_s = speed.decode_step_s(features.batch_requests, features.batch_tokens)
         # The running step has to end, half of one in the mean, and steps with a piece of the prompt decode as well.
         pieces = math.ceil(new_tokens / step_tokens)
-        beside_s = step_s / 2 + pieces * (step_s - speed.decode_step_s(0, 0))
+        beside_s = step_s / 2 + pieces * (step_s - speed.decode_step_s(0, 0)) + _fixed_beyond_s(speed)
     backlog_s = features.queue_s - _STEP_SLACK * step_s
     if backlog_s > 0.05 * expected_s or beside_s > expected_s or features.engine_waiting:
         return None
@@ -168,6 +168,15 @@ def _prefill(features: Features, outcome: Outcome, speed: Speed, step_tokens: in
         return None
     estimated = 0.0 if outcome.prompt_tokens else 0.15
     return Sample(Phase.PREFILL, measured_s, table_s, doubt_s / expected_s + estimated)
+
+
+def _fixed_beyond_s(speed: Speed) -> float:
+    """What a step that decodes too pays of fixed cost beyond that of a prompt alone, as `Profile.mixed_step_s` has it.
+
+    Engines add the same to both.
+    """
+    prior = speed.prior
+    return max(0.0, speed.decode_scale * prior.decode_step_s(0, 0) - speed.prefill_scale * prior.prefill_s(0, 0))
 
 
 def _decode(features: Features, outcome: Outcome, speed: Speed, met: MetLoad | None) -> Sample | None:
