@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from extproc.core.flight.ledger import Ledger
@@ -116,8 +118,7 @@ def test_prompts_of_peers_are_met_as_well() -> None:
     made.ledger.reserve(at.key, Reservation("meanwhile", 12.0, 0.25, 100, 50, 100, router="peer"), 12.01)
     found = met(made, "a", 20.0)
     assert (found.prefill_s, found.prefills) == (0.25, 1)
-    assert found.alone(1.9)
-    assert not found.alone(2.1)
+    assert found.peers_s == 2.0
 
 
 def test_a_peers_prompt_that_was_sent_before_may_take_longer_than_predicted() -> None:
@@ -125,5 +126,49 @@ def test_a_peers_prompt_that_was_sent_before_may_take_longer_than_predicted() ->
     made.ledger.reserve(at.key, Reservation("before", 9.0, 0.5, 100, 50, 100, router="peer"))
     send(made, "a", 10.0)
     send(made, "b", 11.0)
-    assert not met(made, "a", 20.0).alone(0.1)
-    assert met(made, "b", 20.0).alone(0.1)
+    assert met(made, "a", 20.0).peers_s == 0.0
+    assert met(made, "b", 20.0).peers_s == math.inf
+
+
+def test_more_prompts_of_peers_than_are_remembered_may_hide_one() -> None:
+    made, at = router(instance()), instance()
+    send(made, "a", 10.0)
+    for number in range(100):
+        made.ledger.reserve(at.key, Reservation(str(number), 11.0 + number, 0.01, 100, 50, 100, router="peer"))
+    send(made, "b", 200.0)
+    assert met(made, "a", 300.0).peers_s == 0.0
+    assert met(made, "b", 300.0).peers_s == math.inf
+
+
+def test_prompts_of_ours_are_named_until_their_outcome_comes_if_they_may_have_been_computed_meanwhile() -> None:
+    """Also those that have ended; and a prompt may take three times as long as predicted, its queue included."""
+    made = router(instance())
+    at_s = made.beliefs.speed(MODEL, instance()).prefill_s(8000, 0)
+    send(made, "long", 0.0, prompt_tokens=8000)
+    send(made, "behind", 0.0)
+    send(made, "a", 2 * at_s)
+    send(made, "later", 2 * at_s + 1.0)
+    assert met(made, "a", 20.0).untold == (
+        ("long", -2 * at_s),
+        ("behind", -2 * at_s),
+        ("later", pytest.approx(1.0)),
+    )
+    made.release("long", 21.0)
+    made.meter.take("long")
+    made.release("behind", 22.0)
+    assert [name for name, _ in met(made, "later", 23.0).untold] == []
+    send(made, "alone", 24.0)
+    assert met(made, "alone", 25.0).untold == ()
+
+
+def test_nothing_is_kept_of_prompts_whose_outcome_has_come_or_never_will() -> None:
+    made = router(instance())
+    for number in range(6000):
+        send(made, str(number), number)
+        made.release(str(number), number + 0.5)
+    assert len(made.meter._untold[instance().key]) < 5000
+    for number in range(6000):
+        made.meter.take(str(number))
+    send(made, "no time", 7000.0)
+    made.release("no time", 7000.0)
+    assert not made.meter._untold[instance().key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -305,8 +306,8 @@ def test_an_answer_that_comes_all_at_once_tells_nothing_of_steps() -> None:
 
 
 def test_a_prefill_beside_a_prompt_that_a_peer_sent_times_nothing() -> None:
-    """Its own router's witnesses know nothing of it."""
-    for peers, learned in (((), 1), (((-0.2, 0.4),), 0), (((-9.0, -8.0), (9.0, 9.5)), 1)):
+    """Its own router's witnesses know nothing of it. What was sent when its step had begun is not beside it."""
+    for peers_s, learned in ((math.inf, 1), (0.0, 0), (0.005, 0), (0.2, 1)):
         speeds, member = Speeds(), instance()
         outcome = Outcome(
             features=features(instance_key=member.key, prompt_tokens=1000),
@@ -322,7 +323,7 @@ def test_a_prefill_beside_a_prompt_that_a_peer_sent_times_nothing() -> None:
             cached_tokens=0,
             started_s=1.0,
         )
-        speeds.learn(outcome, member, MetLoad(1.0, 1000.0, 0.0, 0.0, peers), 3.0)
+        speeds.learn(outcome, member, MetLoad(1.0, 1000.0, 0.0, 0.0, peers_s), 3.0)
         (kind,) = speeds.kinds().values()
         assert kind.steps[0].samples == learned
         assert kind.steps[1].samples == 1
