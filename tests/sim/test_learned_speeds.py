@@ -10,12 +10,13 @@ import pytest
 from extproc.core.flight.load_meter import MetLoad
 from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed import Speed
+from extproc.core.values.decision import Decision
 from extproc.core.values.instance import Instance
 from extproc.core.values.outcome import Outcome
 from extproc.sim.fleet.builtin import STEP_OVERHEAD_S, mixed
 from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening
 from extproc.sim.policies.ours import Ours
-from extproc.sim.policies.policy import Setting
+from extproc.sim.policies.policy import Ask, Setting
 from extproc.sim.report.run import Run
 from extproc.sim.setup import Setup, run
 
@@ -42,6 +43,27 @@ def informed(setting: Setting) -> Ours:
     speeds.learn = learn  # type: ignore[method-assign]
     speeds.speed = speed  # type: ignore[method-assign]
     return made
+
+
+class Watched(Ours):
+    """Notes over and over how long a prompt is believed to take, as a share of the truth."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        MADE.append(self)
+        self.engines = setting.engines
+        self.ratios: list[float] = []
+        self.decisions = 0
+
+    def decide(self, ask: Ask, now: float) -> Decision:
+        self.decisions += 1
+        due = self.decisions % 20 == 0 and now > 10.0
+        for spec in [engine.spec for engine in self.engines.values()] if due else ():
+            member = self.router.fleet.get(spec.id)
+            assert member is not None
+            believed_s = self.router.beliefs.speed(ask.arrival.model, member.instance).prefill_s(2000, 0)
+            self.ratios.append(believed_s / (spec.profile().prefill_s(2000, 0) + STEP_OVERHEAD_S))
+        return super().decide(ask, now)
 
 
 def simulated(policy: str, traffic: str, load: float, fleet: FleetSpec, seed: int = 0) -> tuple[Run, Ours]:
@@ -82,6 +104,21 @@ def test_the_engines_overhead_is_told_from_slowness(load: float) -> None:
         table_s = kind.profile.prefill_s(1500, 0)
         assert prefill.expected_s(table_s) == pytest.approx(table_s + STEP_OVERHEAD_S, rel=0.15)
     assert checked >= 2
+
+
+def test_prompts_computed_beside_others_pass_for_no_slowness() -> None:
+    """Long prompts and answers of all lengths: many outcomes come before those of prompts that had been in the way.
+
+    What is believed is looked at all the while, not at the end only: slowness that is believed in keeps requests away.
+    """
+    MADE.clear()
+    setup = Setup(trace="t", traffic="rag?requests=1500", fleet=mixed(), conditions=Conditions(seed=0), load=0.85)
+    run(setup, f"{__name__}:Watched")
+    (watched,) = [made for made in MADE if isinstance(made, Watched)]
+    assert len(watched.ratios) > 200
+    assert statistics.median(watched.ratios) == pytest.approx(1.0, abs=0.06)
+    assert statistics.quantiles(watched.ratios, n=50)[-1] < 1.15
+    assert min(watched.ratios) > 0.85
 
 
 def test_a_node_that_becomes_slow_is_used_less_and_its_kind_is_not() -> None:

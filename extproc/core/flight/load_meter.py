@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from extproc.core.flight.work import Work
     from extproc.core.values.instance import Instance
 
-SURELY = 3.0  # times what was predicted, after which a prompt is taken to be computed
+SURELY = 3.0  # times what was predicted, its wait included, after which a prompt is taken to be computed
 _Prompt = tuple[float, float]  # when it was sent, and when it is taken to be computed
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 
@@ -156,8 +156,9 @@ class LoadMeter:
             return None
         key, sent_s, met = ended
         self._tell(key, request_id)
-        prompts = self._untold.get(key, {}).items()
-        return replace(met, untold=tuple([(name, at_s - sent_s) for name, (at_s, done_s) in prompts if done_s > sent_s]))
+        others = self._untold.get(key, {}).items()
+        untold = [(name, at_s - sent_s) for name, (at_s, done_s) in others if done_s > sent_s]
+        return replace(met, untold=tuple(untold))
 
     def _tell(self, key: str, request_id: str) -> None:
         """An outcome has come, or none will: from now on it bears witness itself."""

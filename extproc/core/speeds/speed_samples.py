@@ -1,9 +1,10 @@
 """Which outcomes tell how fast an instance computes, and what they say: samples of its prefill and of its decode steps.
 
 A prefill is timed only where nothing else was computed or waited for just then: predicted queues that are wrong would
-otherwise pass for slowness, which predicts longer queues, and so on. Other requests' first tokens, as far as their
-outcomes are known, bear witness: if one came after this request was sent, and was sent before it, the engine was not
-free, whatever had been predicted.
+otherwise pass for slowness, which predicts longer queues, and so on. Other requests' first tokens bear witness: if one
+came after this request was sent, and was sent before this one's step began, the engine was not free, whatever had been
+predicted. An outcome comes with the end of an answer, so that of a prompt that was in the way may come after that of
+the one behind it: a prefill waits for all of them. Short prompts behind long ones would be learned otherwise.
 """
 
 from __future__ import annotations
