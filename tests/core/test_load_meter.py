@@ -8,7 +8,7 @@ import pytest
 
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.load_meter import LoadMeter, MetLoad
-from extproc.core.flight.work import Reservation
+from extproc.core.flight.work import Reservation, Work
 from extproc.core.router import Router
 from tests.core.builders import MODEL, instance, request, router
 
@@ -162,13 +162,13 @@ def test_prompts_of_ours_are_named_until_their_outcome_comes_if_they_may_have_be
 
 
 def test_nothing_is_kept_of_prompts_whose_outcome_has_come_or_never_will() -> None:
-    made = router(instance())
+    meter, at, idle = LoadMeter(), instance(), Work()
     for number in range(6000):
-        send(made, str(number), number)
-        made.release(str(number), number + 0.5)
-    assert len(made.meter._untold[instance().key]) < 5000
+        meter.begin(str(number), at, idle, 0.1, number)
+        meter.end(str(number), idle, number + 0.5)
+    assert len(meter._untold[at.key]) < 5000
     for number in range(6000):
-        made.meter.take(str(number))
-    send(made, "no time", 7000.0)
-    made.release("no time", 7000.0)
-    assert not made.meter._untold[instance().key]
+        meter.take(str(number))
+    meter.begin("no time", at, idle, 0.1, 7000.0)
+    meter.end("no time", idle, 7000.0)
+    assert not meter._untold[at.key]

@@ -101,7 +101,7 @@ def test_what_is_sent_while_a_prompts_only_step_runs_is_not_in_it(
 
 def test_beside_a_running_batch_a_prompts_step_begins_later() -> None:
     """What is sent within three steps of it may be in the same one; nobody knows how far an engine plans ahead."""
-    running = {"batch_requests": 16, "batch_tokens": 16e3}
+    running: dict[str, Any] = {"batch_requests": 16, "batch_tokens": 16e3}
     step_s = Speeds().speed(MODEL, instance()).decode_step_s(16, 16e3)
     for steps, learned in ((2.9, 0), (3.1, 1)):
         later = ("later", 1.0 + 0.01 + steps * step_s)
