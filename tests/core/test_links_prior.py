@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from extproc.core.speeds.links_prior import with_links
 from extproc.core.speeds.profile import Profile, profile_for
 from extproc.core.speeds.shapes import kv_bytes_per_token, shape_of
+from extproc.core.speeds.speeds import Speeds
 from extproc.core.tokens.beliefs import Beliefs
 from tests.core.builders import instance
 
@@ -144,3 +146,14 @@ def test_a_name_that_tells_nothing_is_one_of_others_for_the_same_weights() -> No
     """Clients' names and adapters; not where an instance's names are of models of different sizes."""
     assert kv_bytes_per_token(instance(models=("chat", "meta-llama/Llama-3.1-70B")), "chat") == 327_680
     assert kv_bytes_per_token(instance(models=("chat", "llama-3.1-70b", "qwen3-8b")), "chat") is None
+
+
+def test_ranks_and_experts_that_an_agent_learns_of_later_count_from_then_on() -> None:
+    """A speed is kept by all that it depends on."""
+    speeds = Speeds()
+    first = instance(models=("deepseek-v3",), tensor_parallel=1)
+    alone = speeds.speed("deepseek-v3", first)
+    ranked = speeds.speed("deepseek-v3", structs.replace(first, data_parallel=4))
+    assert ranked.decode_step_s(64, 0) < alone.decode_step_s(64, 0)
+    spread = speeds.speed("deepseek-v3", structs.replace(first, data_parallel=4, expert_parallel=4))
+    assert spread.prior.name != ranked.prior.name

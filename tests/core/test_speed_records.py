@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extproc.core.speeds.gaussian import Pair, fuse
-from extproc.core.speeds.speed_records import KindRecord, Records, decode, encode, record_of
+from extproc.core.speeds.speed_records import KindRecord, Records, StepRecord, decode, encode, record_of
 from extproc.core.speeds.speeds import Speeds
 from extproc.core.speeds.speeds_told import merge
 from tests.core.builders import MODEL, instance
@@ -284,3 +284,22 @@ def test_what_was_learned_long_ago_weighs_less_than_what_is_fresh() -> None:
         idle.hear(fleet.told(sees), fleet.truth.now)
         drifted.append(statistics.median(fleet.errors(idle)))
     assert drifted[1] < drifted[0] - 0.01
+
+
+def test_a_record_that_knows_less_than_its_prior_makes_no_speed_that_cannot_be() -> None:
+    """Without the prior that it claims to begin from, its numbers lie beyond what `exp` can take."""
+    told = records(taught(Truth()))[0]
+    step = StepRecord(
+        overhead_s=0.00426,
+        scale=5.21,
+        covariance=(6.47e-5, 0.0369, -0.00148),
+        samples=9,
+        age_s=86400.0,
+        since_change_s=40.0,
+    )
+    speeds = Speeds()
+    speeds.speed(MODEL, instance())
+    peer = msgspec.structs.replace(told, prefill=step, deviation=0.2, instances={})
+    speeds.hear(decode(encode(Records(kinds=(peer,)))).kinds, 0.0)
+    speed = speeds.speed(MODEL, instance())
+    assert all(0.0 <= each < 100.0 for each in (*speed.coefficients(), speed.uncertainty))

@@ -22,7 +22,7 @@ MAX_KINDS = 1024
 _FADE_EVERY_S = 60.0  # also how long an instance may be silent before it is forgotten a little
 _MATERIAL = 0.005  # a prediction that moves by less is not worth making every instance's speed anew
 
-_Place = tuple[str, str, str, str, int, int, str, str, str, int, tuple[str, ...]]
+_Place = tuple[str, str, str, str, int, int, int, int, str, str, str, int, tuple[str, ...]]
 
 
 class Speeds:
@@ -195,6 +195,8 @@ def _place(model: str, instance: Instance) -> _Place:
         instance.hardware,
         instance.tensor_parallel,
         instance.pipeline_parallel,
+        instance.data_parallel,
+        instance.expert_parallel,
         instance.precision,
         instance.interconnect,
         instance.fabric,

@@ -33,7 +33,10 @@ def steps_now(kind: Kind, records: Sequence[KindRecord], heard_at_s: float) -> l
     for phase, step in zip(Phase, kind.steps, strict=True):
         told = _words(records, phase, heard_at_s)
         own = _own_word(step) if step.samples or step.changed_at_s > -math.inf or not told else None
-        states.append(_fused(step.prior, own, told, heard_at_s))
+        # Records that contradict each other can point far beyond all of them.
+        fused = StepTime(step.prior, _fused(step.prior, own, told, heard_at_s))
+        fused.bound()
+        states.append(fused.state)
     return states
 
 
