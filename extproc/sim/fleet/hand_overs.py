@@ -17,9 +17,8 @@ itself when its partner fails. Here such a request is lost as a whole, and asked
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from extproc.core.pairs.disaggregation import Transfer, hands_over
 from extproc.core.values.instance import Instance, Lifecycle, Load
@@ -31,6 +30,14 @@ if TYPE_CHECKING:
     from extproc.sim.fleet.clock import Clock
     from extproc.sim.fleet.engine import Engine
     from extproc.sim.fleet.flight import Flight
+
+
+class _Move(NamedTuple):
+    """A transfer of KV blocks."""
+
+    prefills: Engine
+    answers: Engine
+    ends_s: float
 
 
 class HandOvers:
@@ -48,8 +55,7 @@ class HandOvers:
     ) -> None:
         self._clock, self._open_flights = clock, open_flights
         self._go_on, self._answer, self._broken, self._refused = go_on, answer, broken, refused
-        self._sends_from_s: defaultdict[str, float] = defaultdict(float)  # by id: when it has sent all it was asked for
-        self._takes_from_s: defaultdict[str, float] = defaultdict(float)
+        self._moving: dict[EngineRequest, _Move] = {}  # transfers that go on, or wait for a link
         self._facts: dict[str, Instance] = {}
 
     def deliver(self, flight: Flight, answers: Engine, prefills: Engine) -> None:
@@ -86,19 +92,26 @@ class HandOvers:
             flight = self._open_flights[request]
             prefills = flight.partner
             assert prefills is not None
-            begins_s = max(self._clock.now_s, self._sends_from_s[prefills.id], self._takes_from_s[answers.id])
+            before_s = [
+                each.ends_s for each in self._moving.values() if each.prefills is prefills or each.answers is answers
+            ]
+            begins_s = max([self._clock.now_s, *before_s])
             ends_s = begins_s + self._alone_s(flight, prefills, answers, request.cached_tokens or 0)
-            self._sends_from_s[prefills.id] = self._takes_from_s[answers.id] = ends_s
+            self._moving[request] = _Move(prefills, answers, ends_s)
             self._clock.at(ends_s, self._fetched, request, flight, answers)
 
     def lose(self, flight: Flight, gone: Engine) -> None:
         """One of a pair is gone: what the other has of the request ends."""
         partner, prompt, request, answers = flight.partner, flight.prompt, flight.request, flight.engine
         flight.partner_broke = gone is partner
+        if request is not None:
+            self._moving.pop(request, None)  # the other's link is free for what is asked for from now on
         if gone is partner:
             if request is not None and answers is not None:
                 answers.scheduler.abort(request)
                 self._open_flights.pop(request, None)
+                # What waits there may have room now; not before all that is lost with the partner is out.
+                self._clock.at(self._clock.now_s, self._go_on, answers)
         elif prompt is not None and partner is not None:
             partner.scheduler.abort(prompt)  # does nothing if it is computed
             self._let_go(prompt, partner)
@@ -137,6 +150,7 @@ class HandOvers:
     def _fetched(self, request: EngineRequest, flight: Flight, answers: Engine) -> None:
         if request.phase is not Phase.RECEIVING or flight.request is not request:
             return  # lost meanwhile
+        del self._moving[request]
         if flight.prompt is not None and flight.partner is not None:
             self._let_go(flight.prompt, flight.partner)
             flight.prompt = None

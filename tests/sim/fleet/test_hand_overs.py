@@ -182,6 +182,43 @@ def test_what_another_engine_computes_for_one_that_is_gone_is_given_back() -> No
     assert [served.fate for served in result.served] == [Fate.SERVED] * 2
 
 
+def test_room_that_a_lost_prompt_leaves_is_taken_at_once() -> None:
+    """One prompt's blocks are on their way for an hour when their sender breaks; another one's waits behind it."""
+    events = (Event(at_s=1.0, what=Happening.CRASH, instance="p"),)
+    instances = (
+        spec("p", Role.PREFILL, kv_transfer_bytes_s=1e5, start_s=1e6),
+        spec("q", Role.PREFILL),
+        spec("d", Role.DECODE, kv_tokens=1600, kv_transfer_bytes_s=1e9),
+    )
+
+    class Other(Fixed):
+        def choose(self, ask: Ask, now: float) -> Pair | None:
+            return Pair("d", "p" if ask.id == "0" else "q") if now < 1.0 else None
+
+    arrivals = [ask(), ask(at_s=0.5, first_block=1000), ask(at_s=60.0, first_block=2000)]
+    fleet = FleetSpec(name="tight", instances=instances, events=events)
+    result, _ = run(arrivals, fleet, factory=lambda s: Other(s, "d"))
+    fates = {served.arrival.at_s: (served.fate, served.duration_s or 0.0) for served in result.served}
+    assert fates[0.5][0] is Fate.SERVED
+    assert fates[0.5][1] < 2.0
+
+
+def test_an_instance_that_came_back_sends_nothing_of_what_it_was_asked_for_before() -> None:
+    """Ten prompts of ten seconds each were to be sent when it broke."""
+    events = (Event(at_s=5.0, what=Happening.CRASH, instance="p"),)
+    slow = {"kv_transfer_bytes_s": KV_BYTES * 1000 / 10, "start_s": 1.0}
+
+    class Early(Fixed):
+        def choose(self, ask: Ask, now: float) -> Pair | None:
+            return Pair("d", "p") if now < 5.0 or ask.id == "10" else None
+
+    arrivals = [*(ask(first_block=1000 * n) for n in range(10)), ask(at_s=8.0, first_block=20_000)]
+    result, _ = run(arrivals, pool(events=events, **slow), factory=lambda s: Early(s, "d"))
+    last = next(served for served in result.served if served.arrival.at_s == 8.0)
+    assert last.fate is Fate.SERVED
+    assert last.ttft_s == pytest.approx(10.0, abs=0.2)
+
+
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
