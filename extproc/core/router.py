@@ -143,8 +143,11 @@ class Router:
         self.ledger.release(request_id, now)
 
     def _end_prompt(self, name: str, now: float) -> None:
-        """A prompt that one instance computed for another is over; of most requests there is none."""
-        if name in self.ledger.booked():
+        """A prompt that one instance computed for another is over; of most requests there is none.
+
+        The meter knows it even where its instance was forgotten meanwhile, and the ledger what was booked there.
+        """
+        if self.meter.where(name) is not None:
             self._end_meter(name, now)
             self.meter.take(name)  # no outcome asks for the load that a prompt alone met
             self.adapters.end(name)

@@ -188,6 +188,29 @@ def test_what_loading_takes_is_learned_from_those_who_paid_for_it(changes: dict[
     assert adapters.load_s("a@1") == pytest.approx(learned_s, rel=0.1)
 
 
+def test_loads_that_seem_to_take_no_time_do_not_end_the_learning() -> None:
+    """Prefills were faster than predicted; later they are not, and loads show."""
+    made = router(serving(lora_load_s=None))
+    for _ in range(4):
+        made.adapters.learn(outcome(0.01))
+    for number, model in enumerate(("sql", "legal") * 10):
+        candidate = chosen(made, model, 10.0 * number, "r").chosen
+        assert candidate is not None
+        made.adapters.report(serving(lora_load_s=None, loras_running=("poet", "chess")), 10.0 * number + 5.0)
+        made.adapters.learn(outcome(0.6, loading_s=made.features(request("r", model=model), candidate).loading_s))
+        made.release("r", 10.0 * number + 6.0)
+        made.adapters.report(serving(lora_load_s=None), 10.0 * number + 7.0)
+    assert made.adapters.load_s("a@1") > 0.4
+
+
+def test_where_loads_take_no_time_a_request_waits_for_a_slot_all_the_same() -> None:
+    """By the operator's word; with two answers on one slot, until both have ended."""
+    made = router(serving(lora_load_s=0.0, max_loras=1))
+    chosen(made, "sql", 0.0, "first")
+    candidate = would_be(made, "legal", 0.0).candidates[0]
+    assert candidate.cost.loading_s == pytest.approx(candidate.cost.decode_s / 2, rel=0.01)
+
+
 def test_instances_alike_learn_together_and_others_apart() -> None:
     """The same GPUs and base model; what was learned outlives a restart."""
     adapters = Adapters()

@@ -242,6 +242,27 @@ def test_the_prompt_of_an_answer_in_one_piece_is_over_when_its_engine_has_it_no_
     assert made.ledger.in_flight() == {D0.key: 1}
 
 
+def test_an_engine_that_does_not_tell_its_requests_ends_no_prompt() -> None:
+    """Unknown is not none: while its prompt may be computed still, it stays booked."""
+    made = router(P0, D0, policy=PD)
+    made.choose(replace(LONG, stream=False), 0.0, 0.0)
+    for at_s, load in ((60.0, Load()), (61.0, Load(running=0)), (62.0, Load(waiting=0))):
+        publish(made, changed(P0, load=load), at_s)
+        assert made.ledger.in_flight() == {P0.key: 1, D0.key: 1}
+
+
+def test_of_a_prompt_on_an_instance_that_is_gone_nothing_is_kept() -> None:
+    """Neither by the meter nor by what counts adapters: there would be one more with each request."""
+    lora = {"models": (MODEL, "sql"), "loras": ("sql",), "max_loras": 1, "lora_load_s": 0.1}
+    made = router(changed(P0, **lora), changed(D0, **lora), policy=PD)
+    asked = replace(LONG, model="sql")
+    assert made.choose(asked, 0.0, 0.0).partner is not None
+    publish(made, changed(P0, incarnation="2", **lora), 0.1)
+    made.release("r", 1.0)
+    assert made.meter.where(prompt_id("r")) is None
+    assert made.adapters._where == {}
+
+
 def test_of_many_prompts_those_are_over_that_were_sent_first() -> None:
     """Two of four are not in the report: the first two."""
     made = router(P0, D0, policy=PD)

@@ -33,6 +33,7 @@ _HOST_BYTES_S = 25e9
 _RANK = 64  # of an adapter whose rank nobody tells: the largest that is common
 _USUAL = Shape(32, 4096, 0)  # of a base model that is not in the table: one of 8B
 _MIN_LOADS, _MAX_LOADS = 4, 32  # timed loads that are believed, and that are remembered
+_LEAST_S = 1e-4  # of a timed load: one of 0 s would not be told from none, and no other would be timed
 _LITTLE_S = 0.05  # with a longer wait predicted, its error would pass for loading
 
 
@@ -171,7 +172,7 @@ class Adapters:
         if features.queue_s - features.loading_s > _LITTLE_S:
             return
         without_s = features.ttft_s - features.loading_s
-        slots.loads_s.append(max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0) - without_s))
+        slots.loads_s.append(max(_LEAST_S, outcome.ttft_s - (outcome.routing_s or 0.0) - without_s))
         self.changed.update(key for key, each in self._slots.items() if each.loads_s is slots.loads_s)
 
 
