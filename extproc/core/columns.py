@@ -17,7 +17,7 @@ from extproc.core.eligibility.constraints import Demand, misfit, room_tokens
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
-from extproc.core.flight.work import Work, block_size_tokens, step_tokens
+from extproc.core.flight.work import Work, block_size_tokens, ranks, step_tokens
 from extproc.core.pricing.communication import way_to
 from extproc.core.pricing.host_pressure import waits
 from extproc.core.pricing.money import typical_price
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_TABLES = 64  # of models, and of kinds of demands, that columns are kept for
 _UNKNOWN = float("inf")  # in place of a limit that nobody told
-_FACTS, _WORK, _SLOTS, _SPEED = 15, 14, 3, 6  # columns of each table
+_FACTS, _WORK, _SLOTS, _SPEED = 16, 14, 3, 6  # columns of each table
 
 T = TypeVar("T")
 
@@ -187,7 +187,7 @@ class Columns:
         self.any_waits = bool(self.host_waits.any())
         self.any_limit = bool(np.isfinite(self._facts[-3:-1]).any())
         self.any_kv_limit = bool(np.isfinite(self.max_kv_tokens).any())
-        self.any_slot = bool(self.lora_load_s.any())
+        self._look_for_slots()
 
     def _lay_out(self, rows: int) -> None:
         """Empty columns."""
@@ -203,6 +203,7 @@ class Columns:
             self.capacity_tokens,
             self.max_num_seqs,
             self.step_tokens,
+            self.ranks,
             self.observed_at_s,
             self._price_per_hour,
             self.rtt_s,
@@ -253,6 +254,7 @@ class Columns:
             _UNKNOWN if capacity_tokens is None else max(1, capacity_tokens),
             _UNKNOWN if batch is None else batch,
             step_tokens(instance),
+            ranks(instance),
             member.observed_at_s,
             np.nan if instance.price_per_hour is None else instance.price_per_hour,
             *way_to(instance, snapshot.policy.zones),
@@ -281,7 +283,11 @@ class Columns:
             if key in self.row_of:
                 self._slots[:, self.row_of[key]] = adapters.row(key)
         adapters.changed.clear()
-        self.any_slot = bool(self.lora_load_s.any())
+        self._look_for_slots()
+
+    def _look_for_slots(self) -> None:
+        """Whether an adapter costs anything anywhere: where its load takes no time by the operator's word, slots do."""
+        self.any_slot = bool(self.lora_load_s.any() or self.lora_turn.any())
 
     def _ask_again(self, rows: Iterable[int]) -> None:
         for model in self._models.values():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
-from extproc.core.flight.work import Work, block_size_tokens, step_tokens
+from extproc.core.flight.work import Work, block_size_tokens, ranks, step_tokens
 from extproc.core.health.slow_start import slow_start_s
 from extproc.core.health.staleness import doubt_s, doubt_share
 from extproc.core.prefixes.kv_index import Hit
@@ -107,7 +107,8 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
     decode_s = output_tokens * step_s
     room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
-    backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * prefill_s
+    held_back_s = prefill_s / ranks(instance)
+    backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * held_back_s
     wait_s = queue_s = backlog_s + room_s
     harm_s = 0.0
     if requests:
@@ -116,11 +117,11 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
         if work.prefill_free_at_s > now:
             decoding -= sum(done_at_s > now for done_at_s in work.prefilled_at_s.values())
         longer_s = speed.decode_step_s(1, request.prompt_tokens + output_tokens / 2) - speed.decode_step_s(0, 0)
-        harm_s += decoding * prefill_s + requests * output_tokens / 2 * longer_s
+        harm_s += decoding * held_back_s + requests * output_tokens / 2 * longer_s
     loading_s, load_s = _loading(request, snapshot, member, now, step_s)
     if requests:
-        harm_s += decoding * load_s
-    harm_s += work.pace.requests * keep * (wait_s + prefill_s / 2) * (prefill_s + taken_s)
+        harm_s += decoding * load_s / ranks(instance)
+    harm_s += work.pace.requests * keep * (wait_s + held_back_s / 2) * (held_back_s + taken_s)
     crossing = policy.zones.to(instance.zone)
     reach_s = round_trips(request.body_bytes) * crossing.rtt_s + network_wait_s(request.body_bytes, instance)
     reach_s += request.body_bytes / crossing.bytes_s if crossing.bytes_s else 0.0

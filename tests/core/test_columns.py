@@ -53,6 +53,7 @@ INSTANCE: dict[str, tuple[Any, ...]] = {
     "kv_blocks": (None, 60, 200),
     "max_num_seqs": (None, 1, 2),
     "step_tokens": (None, 64, 1000),
+    "data_parallel": (2, 4),
     "price_per_hour": (1.0, 9.0),
     "role": (Role.DECODE,),
     "host": (Host(cpu_pressure=0.4, network_bytes_s=5e5),),

@@ -27,6 +27,7 @@ from tests.core.builders import MODEL, blocks, instance, publish, request, route
         ({"lifecycle": Lifecycle.STOPPED}, {}, Reason.NOT_READY),
         ({"max_model_len_tokens": 4096}, {"prompt_tokens": 6000}, Reason.CONTEXT_TOO_LONG),
         ({"kv_blocks": 100}, {"prompt_tokens": 3000}, Reason.KV_TOO_SMALL),
+        ({"kv_blocks": 400, "data_parallel": 4}, {"prompt_tokens": 3000}, Reason.KV_TOO_SMALL),
     ],
 )
 def test_an_instance_that_cannot_serve_is_rejected_with_its_reason(

@@ -19,7 +19,7 @@ from extproc.core.eligibility.kv_room import short, shortage
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.eligibility.placed import misplaced
 from extproc.core.fleet.fleet import Member
-from extproc.core.flight.work import Work, block_size_tokens
+from extproc.core.flight.work import Work, block_size_tokens, ranks
 from extproc.core.pricing.classes import limit_for, limits_for, weights_for
 from extproc.core.values.arrays import Flags, Floats
 from extproc.core.values.decision import Reason, Rejection
@@ -186,22 +186,21 @@ def _doubts(snapshot: Snapshot, now: float) -> npt.NDArray[np.int8]:
 
 
 def room_tokens(instance: Instance) -> float:
-    """Longest sequence that an instance can hold at all, infinite if it is not known."""
+    """Longest sequence that an instance can hold at all, in one of its ranks; infinite if it is not known."""
     room = float("inf") if instance.max_model_len_tokens is None else float(instance.max_model_len_tokens)
     if instance.kv_blocks is None:
         return room
-    return min(room, instance.kv_blocks * block_size_tokens(instance))
+    return min(room, instance.kv_blocks // ranks(instance) * block_size_tokens(instance))
 
 
 def _too_long(request: Request, instance: Instance) -> Rejection | None:
-    """Whether the prompt alone is too long for the context or for all KV blocks, beyond the estimate's error."""
+    """Whether the prompt alone is too long for the context or a rank's KV blocks, beyond the estimate's error."""
     limit, size_tokens = instance.max_model_len_tokens, block_size_tokens(instance)
     if limit is not None and request.sure_tokens > limit:
         return Rejection(instance.id, Reason.CONTEXT_TOO_LONG, math.ceil(request.longest_tokens), limit)
-    if instance.kv_blocks is not None and request.sure_tokens > instance.kv_blocks * size_tokens:
-        return Rejection(
-            instance.id, Reason.KV_TOO_SMALL, math.ceil(request.sure_tokens / size_tokens), instance.kv_blocks
-        )
+    blocks = None if instance.kv_blocks is None else instance.kv_blocks // ranks(instance)
+    if blocks is not None and request.sure_tokens > blocks * size_tokens:
+        return Rejection(instance.id, Reason.KV_TOO_SMALL, math.ceil(request.sure_tokens / size_tokens), blocks)
     return None
 
 

@@ -6,7 +6,7 @@ also over once it could have been computed and its engine's report shows fewer r
 
 from __future__ import annotations
 
-from extproc.core.flight.work import OURS, Reservation, Work
+from extproc.core.flight.work import OURS, Reservation, Work, ranks
 from extproc.core.values.decision import Candidate
 from extproc.core.values.instance import Load
 from extproc.core.values.request import Request
@@ -45,17 +45,20 @@ def prompt_reservation(request: Request, partner: Candidate, now: float) -> Rese
 
 def _share_s(chosen: Candidate) -> float:
     """Seconds by which a prompt keeps others back: one of N data-parallel ranks computes it, and the others go on."""
-    return chosen.cost.prefill_s / max(1, chosen.instance.data_parallel)
+    return chosen.cost.prefill_s / ranks(chosen.instance)
 
 
 def prompts_over(work: Work, load: Load, observed_at_s: float) -> list[str]:
     """Ids of our prompts that an engine's report of this moment no longer counts, the oldest first.
 
     Engines compute prompts first come first served: what is missing in the report are those that were sent first, or
-    so late that they had not arrived. The latter could not have been computed by then.
+    so late that they had not arrived. The latter could not have been computed by then. Of an engine that does not tell
+    both counts nothing follows.
     """
+    if load.running is None or load.waiting is None:
+        return []
     sent = [(place, each) for place, each in work.active.items() if each.taken_s < observed_at_s]
-    missing = len(sent) - (load.running or 0) - (load.waiting or 0)
+    missing = len(sent) - load.running - load.waiting
     if missing <= 0:
         return []
     return [

@@ -195,6 +195,11 @@ def block_size_tokens(instance: Instance) -> int:
     return instance.block_size_tokens or DEFAULT_BLOCK_SIZE_TOKENS
 
 
+def ranks(instance: Instance) -> int:
+    """Engines behind its address, each with its own batch and KV blocks: an answer is one's alone."""
+    return max(1, instance.data_parallel)
+
+
 def step_tokens(instance: Instance) -> int:
     """Tokens that one step of its engine computes at the most."""
     return max(1, instance.step_tokens or DEFAULT_STEP_TOKENS)

@@ -105,14 +105,15 @@ class Pricing:
         decode_s = output_tokens * step_s
         free_tokens = columns.capacity_tokens - columns.held_tokens
         room_s, taken_s = _room(request, columns, new_tokens, free_tokens, step_s)
-        backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * prefill_s
+        held_back_s = prefill_s / columns.ranks  # one of N ranks computes it, or loads, and the others go on
+        backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * held_back_s
         # While prompts that wait for room, too, are computed as they get it, no answer ends: the two add up.
         wait_s = backlog_s + room_s
         queue_s = wait_s + busy * step_s
         keep = kept(columns.paced_at_s, self._now)
         loading_s, load_s = self._loading_s(step_s)
-        harm_s = columns.decoding * (prefill_s + load_s) + _sharing_s(request, columns, speed)
-        harm_s += _later_s(columns.paced_requests * keep, wait_s + prefill_s / 2, prefill_s + taken_s)
+        harm_s = columns.decoding * (held_back_s + load_s / columns.ranks) + _sharing_s(request, columns, speed)
+        harm_s += _later_s(columns.paced_requests * keep, wait_s + held_back_s / 2, held_back_s + taken_s)
         terms_s: dict[str, Numbers] = {
             "queue_s": queue_s,
             "loading_s": loading_s,
