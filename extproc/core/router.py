@@ -6,6 +6,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from math import ceil
 
 from extproc.core.columns import Columns
@@ -60,6 +61,7 @@ class Router:
         self.warm_ups = WarmUps()
         self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
         self.adapters = Adapters()
+        self.ledger.on_adapter = self.adapters.note
         self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
         self._columns = Columns()
 
@@ -138,7 +140,6 @@ class Router:
         """The request has ended, however; it is no longer in flight."""
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
-        self.adapters.end(request_id)
         self._expected.pop(request_id, None)
         self.ledger.release(request_id, now)
 
@@ -150,7 +151,6 @@ class Router:
         if self.meter.where(name) is not None:
             self._end_meter(name, now)
             self.meter.take(name)  # no outcome asks for the load that a prompt alone met
-            self.adapters.end(name)
             self.ledger.release(name, now)
 
     def _end_prompts(self, instance: Instance, observed_at_s: float) -> None:
@@ -241,7 +241,6 @@ class Router:
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
         if self.ledger.move(request.id, instance.key, now):
-            self.adapters.move(request.id, instance, request.model, now)
             self.cooldowns.sent(instance.key, now)
             self._unexpect_prefix(request)
             if request.prefix:
@@ -270,8 +269,8 @@ class Router:
         speed = self.beliefs.speed(request.model, instance)
         alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
         self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
-        self.ledger.reserve(instance.key, reservation)
-        self.adapters.begin(reservation.request_id, instance, request.model, now)
+        adapter = request.model if request.model in instance.loras else ""
+        self.ledger.reserve(instance.key, replace(reservation, adapter=adapter) if adapter else reservation)
         self.cooldowns.sent(instance.key, now)
         self._expect_prefix(request, instance, now)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from extproc.core.decide import decide
+from extproc.core.flight.bookings import Batch, Booked, decode, encode
+from extproc.core.flight.sharing import Sharing
 from extproc.core.pricing.loading import Adapters, prior_s, slot_wait_s
 from extproc.core.reasons.explanation import terms
 from extproc.core.router import Router
@@ -136,6 +139,40 @@ def test_a_request_that_moves_takes_its_adapter_along() -> None:
     made.rebook(request("sql", model="sql"), other, 0.1)
     assert made.adapters.row(first.key)[1] == 0.0 < made.adapters.row(other.key)[1]
     assert other.key in dict(made.adapters.loaded("sql"))
+
+
+def test_adapters_that_other_routers_requests_need_take_slots_too() -> None:
+    """Told with their bookings: they are being loaded from when they were sent on, and go with their requests."""
+    ours, theirs = router(serving()), router(serving())
+    sharing = [Sharing(name, made.ledger) for name, made in (("ours", ours), ("theirs", theirs))]
+
+    def tell(now: float) -> None:
+        for _ in range(2):
+            for sender, receiver in (sharing, sharing[::-1]):
+                for data in sender.outbox.batches(now):
+                    receiver.receive(data, now)
+
+    tell(0.0)
+    chosen(theirs, "sql", 10.0, "sql")
+    chosen(theirs, "legal", 10.0, "legal")
+    tell(10.1)
+    assert loading_s(would_be(ours, "sql", 10.1)) == {"a": pytest.approx(0.1)}
+    assert loading_s(would_be(ours, "poet", 10.1))["a"] > 0.2  # both slots are in use
+    theirs.release("sql", 11.0)
+    tell(11.0)
+    assert loading_s(would_be(ours, "poet", 11.0)) == {"a": 0.2}
+    sharing[0].expire(11.0)
+    for now in (12.0, 13.0, 14.0, 15.0):
+        sharing[0].expire(now)
+    assert ours.adapters._where == {}
+
+
+def test_bookings_of_routers_that_do_not_tell_adapters_are_read() -> None:
+    """Their arrays are shorter by one."""
+    told = Batch("r", 1, places=("a@1",), booked=(Booked("x", 0, 0, 0, 5, 5, 5, "sql"),))
+    shorter = msgspec.msgpack.encode([*msgspec.to_builtins(told)[:4], [list(msgspec.to_builtins(told.booked[0]))[:7]]])
+    assert decode(encode(told)).booked[0].adapter == "sql"
+    assert decode(shorter).booked[0].adapter == ""
 
 
 def test_an_instance_that_restarts_has_no_adapters() -> None:

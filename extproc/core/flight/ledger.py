@@ -42,6 +42,9 @@ class Ledger:
     def __init__(self) -> None:
         self.on_own_change: Callable[[str, float | None], None] | None = None
         """Called with the id of each reservation of ours that was made, moved or ended; and when, if that is known."""
+        self.on_adapter: Callable[[Place, str, str, float], None] | None = None
+        """Called for each reservation with an adapter: its place and instance, the adapter, and since when; the
+        instance is "" when it is over there."""
         self.changed: set[str] = set()
         """Instance keys whose work has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._work: dict[str, Work] = {}
@@ -84,6 +87,7 @@ class Ledger:
             work.prefill_free_at_s = done_at_s
         if work.gauges.explain(reservation.taken_s, 1, reservation.prompt_tokens):
             settle(work)
+        self._tell_adapter((router, request_id), key, reservation)
         if router == OURS:
             work.own_requests += 1
             self._where[OURS][request_id] = key
@@ -112,6 +116,7 @@ class Ledger:
             work = self._work[key]
             self.changed.add(key)
             gone, done_at_s = _take_out(work, (router, request_id), now)
+            self._tell_adapter((router, request_id), "", gone)
             if undone_s := _undone_s(gone, done_at_s, now):
                 aborted.setdefault(key, []).append((done_at_s, undone_s))
             if router == OURS:
@@ -132,6 +137,7 @@ class Ledger:
         left = self._work[origin]
         # As if it had ended when it was sent: no report has counted it there.
         _, done_at_s = _take_out(left, (router, request_id), reservation.taken_s)
+        self._tell_adapter((router, request_id), "", reservation)
         if undone_s := _undone_s(reservation, done_at_s, now):
             _move_up(left, [(done_at_s, undone_s)])
         if router == OURS:
@@ -166,7 +172,8 @@ class Ledger:
         """Drop all that is known of an incarnation that has ended."""
         work = self._work.pop(key, None)
         self.changed.add(key)
-        for router, request_id in work.active if work else ():
+        for (router, request_id), reservation in work.active.items() if work else ():
+            self._tell_adapter((router, request_id), "", reservation)
             self._where[router].pop(request_id, None)
             if router == OURS:
                 self._tell(request_id, None)
@@ -186,6 +193,10 @@ class Ledger:
     def in_flight(self) -> dict[str, int]:
         """Our own open requests by instance key; instances without any are left out."""
         return {key: work.own_requests for key, work in self._work.items() if work.own_requests}
+
+    def _tell_adapter(self, place: Place, key: str, reservation: Reservation) -> None:
+        if reservation.adapter and self.on_adapter is not None:
+            self.on_adapter(place, key, reservation.adapter, reservation.taken_s)
 
     def _tell(self, request_id: str, at_s: float | None) -> None:
         if self.on_own_change is not None:

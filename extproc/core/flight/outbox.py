@@ -130,6 +130,7 @@ class Outbox:
             taken.prompt_tokens,
             taken.output_tokens,
             taken.uncached_tokens,
+            taken.adapter,
         )
 
     def _count(self, last: bool) -> int | None:

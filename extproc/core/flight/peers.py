@@ -129,6 +129,7 @@ class Peers:
             output_tokens=booked.output_tokens,
             uncached_tokens=booked.prompt_tokens if booked.uncached_tokens is None else booked.uncached_tokens,
             router=router,
+            adapter=booked.adapter,
         )
         self.ledger.reserve(key, reservation, now)
 

@@ -34,6 +34,7 @@ class Reservation:
     output_tokens: int
     uncached_tokens: int  # of the prompt: KV blocks that it needs for itself
     router: str = OURS
+    adapter: str = ""  # LoRA adapter that it needs in the GPU
 
     @property
     def tokens(self) -> int:

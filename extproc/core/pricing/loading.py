@@ -21,6 +21,7 @@ from statistics import median
 
 import numpy as np
 
+from extproc.core.flight.work import Place
 from extproc.core.speeds.shapes import Shape, shape_of
 from extproc.core.values.arrays import Floats, Numbers
 from extproc.core.values.instance import Instance
@@ -45,7 +46,8 @@ class _Slots:
     told_s: float | None  # by its operator
     prior_s: float
     loads_s: deque[float]  # as they were timed, on all instances alike
-    requests: dict[str, int] = field(default_factory=dict)  # that we sent and that have not ended, by adapter
+    requests: dict[str, int] = field(default_factory=dict)  # that routers sent and that have not ended, by adapter
+    names: tuple[str, ...] = ()  # adapters that it answers to
     told: frozenset[str] = frozenset()  # adapters that requests used when it last reported
     resident: OrderedDict[str, float] = field(default_factory=OrderedDict)  # when loaded; used longest ago first
 
@@ -79,7 +81,7 @@ class Adapters:
         """Keys of which `row` has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._slots: dict[str, _Slots] = {}
         self._loads_s: dict[tuple[str, int, str], deque[float]] = {}  # by hardware, its parallelism and base model
-        self._where: dict[str, tuple[str, str]] = {}  # instance key and adapter of each open request with one
+        self._where: dict[Place, tuple[str, str]] = {}  # instance key and adapter of each open request with one
 
     def report(self, instance: Instance, now: float) -> None:
         """Take what an instance tells of its adapters."""
@@ -93,7 +95,7 @@ class Adapters:
             kind = instance.hardware, instance.tensor_parallel, _base(instance)
             loads_s = self._loads_s.setdefault(kind, deque(maxlen=_MAX_LOADS))
             slots = self._slots[key] = _Slots(limit, instance.lora_load_s, prior_s(instance), loads_s)
-        slots.limit, slots.told_s = limit, instance.lora_load_s
+        slots.limit, slots.told_s, slots.names = limit, instance.lora_load_s, instance.loras
         slots.told = frozenset(instance.loras_active)
         for adapter in instance.loras_running or instance.loras_active:
             slots.use(adapter, now)
@@ -106,21 +108,26 @@ class Adapters:
         if self._slots.pop(key, None) is not None:
             self.changed.add(key)
 
-    def begin(self, request_id: str, instance: Instance, model: str, now: float) -> None:
-        """A request was sent; one that asks for no adapter does not matter."""
-        slots = self._slots.get(instance.key)
-        if slots is None or model not in instance.loras:
-            return
-        has_slot = model in slots.resident or len(slots.in_use - {model}) < slots.limit
-        slots.requests[model] = slots.requests.get(model, 0) + 1
-        if has_slot:
-            slots.use(model, now + slots.load_s)
-        self._where[request_id] = instance.key, model
-        self.changed.add(instance.key)
+    def note(self, place: Place, key: str, adapter: str, taken_s: float) -> None:
+        """Whoever sent it, a request with an adapter is at this instance since then; "": it is over, or elsewhere."""
+        if key:
+            self._begin(place, key, adapter, taken_s)
+        else:
+            self._end(place)
 
-    def end(self, request_id: str) -> None:
-        """A request has ended, wherever it was."""
-        key, adapter = self._where.pop(request_id, ("", ""))
+    def _begin(self, place: Place, key: str, adapter: str, taken_s: float) -> None:
+        slots = self._slots.get(key)
+        if slots is None or adapter not in slots.names:
+            return
+        has_slot = adapter in slots.resident or len(slots.in_use - {adapter}) < slots.limit
+        slots.requests[adapter] = slots.requests.get(adapter, 0) + 1
+        if has_slot:
+            slots.use(adapter, taken_s + slots.load_s)
+        self._where[place] = key, adapter
+        self.changed.add(key)
+
+    def _end(self, place: Place) -> None:
+        key, adapter = self._where.pop(place, ("", ""))
         slots = self._slots.get(key)
         if slots is None or adapter not in slots.requests:
             return
@@ -128,11 +135,6 @@ class Adapters:
         if not slots.requests[adapter]:
             del slots.requests[adapter]
         self.changed.add(key)
-
-    def move(self, request_id: str, instance: Instance, model: str, now: float) -> None:
-        """A request went elsewhere."""
-        self.end(request_id)
-        self.begin(request_id, instance, model, now)
 
     def row(self, key: str) -> tuple[float, float, float]:
         """What it takes to bring an adapter to an instance that does not have it.
