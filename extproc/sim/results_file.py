@@ -105,7 +105,9 @@ def inputs_digest(setup: Setup, slos: Slos, policy: str) -> str:
     """Of all that a result depends on but the code, in 16 hexadecimal digits; files count by what is in them."""
     traffic = setup.traffic
     for path in files_of(traffic):
-        traffic = traffic.replace(str(path), _file_digest(path, path.stat().st_mtime_ns))
+        content = _file_digest(path, path.stat().st_mtime_ns)
+        named = traffic.replace(str(path), content)
+        traffic = named if named != traffic else f"{traffic} {content}"  # written as `Path` does not, such as a//b
     parts = (traffic, setup.fleet, setup.conditions, setup.load, setup.rate_rps, setup.requests)
     limits = sorted((name.value, repr(slo)) for name, slo in slos.items())
     return hashlib.sha256(repr((_FORMAT, policy, parts, limits)).encode()).hexdigest()[:16]

@@ -295,6 +295,24 @@ def test_our_router_keeps_its_fleet_and_its_caches_over_an_outage() -> None:
     assert [one.cached_tokens for one in result.served if one.arrived_s >= 72.0 and one.arrival.blocks] == [4096] * 8
 
 
+def test_the_time_of_a_lost_attempt_teaches_our_router_no_speed() -> None:
+    """Its first token comes seconds after the request, of which the one that answered took its part."""
+    made: list[Ours] = []
+
+    def factory(setting: Setting) -> Ours:
+        made.append(Ours(setting))
+        return made[-1]
+
+    traffic = Traffic(name="few", arrivals=(ask(0.5, 60_000, 30),), block_size_tokens=64)
+    events = tuple(Event(at_s=2.0, what=Happening.CRASH, instance=name) for name in "ab")
+    fleet = FleetSpec(name="small", instances=(spec("a"), spec("b"), spec("c", hardware="l40s")), events=events)
+    result = replay(traffic, fleet, Conditions(), "extproc", factory)
+    assert result.served[0].fate is Fate.SERVED
+    assert result.served[0].attempts > 1
+    kinds = made[0].router.beliefs.speeds.kinds().values()
+    assert {step.samples for kind in kinds for step in kind.steps} == {0}
+
+
 def test_a_crash_does_not_take_back_a_token_that_is_on_its_way() -> None:
     """The first token was sent before the crash: it arrives, and an answer that has begun is not asked for again."""
     alone, _ = run([ask(0.0)], [spec(network_s=0.5)])

@@ -137,6 +137,18 @@ def test_a_file_counts_by_its_content(tmp_path: Path) -> None:
         assert digest("a.jsonl", "other", form) != first
 
 
+def test_a_file_counts_by_its_content_however_its_path_is_written(tmp_path: Path) -> None:
+    """Also where that is not how paths are shown: else its results would outlive it."""
+    path = tmp_path / "log.jsonl"
+    setup = replace(SETUP, traffic=f"mooncake:{tmp_path}//log.jsonl")
+    digests = set()
+    for length in (10, 11):
+        path.write_text(f'{{"timestamp": 0, "input_length": {length}, "output_length": 5, "hash_ids": [1]}}\n')
+        os.utime(path, ns=(length, length))
+        digests.add(inputs_digest(setup, DEFAULT_SLOS, "extproc"))
+    assert len(digests) == 2
+
+
 @pytest.mark.parametrize("text", ['{"cells": []}\n', '{"cells": [', "a,b\n1,2\n"])
 def test_a_file_of_anything_else_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     """A person may mistake the JSON for it."""

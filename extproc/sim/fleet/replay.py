@@ -238,6 +238,7 @@ class _Replay:
             completion_tokens=request.generated_tokens if request and status == 200 else 0,
             cached_tokens=_cached_tokens(flight) if status == 200 else None,
             partner_broke=flight.partner_broke,
+            attempts=flight.attempts,
         )
         self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
         self._news.pass_on(flight.replica)

@@ -179,7 +179,7 @@ class Ours:
             address=address,
             status=ending.status,
             flags=() if served or ending.partner_broke else ("upstream_connection_failure",),
-            attempts=1,
+            attempts=ending.attempts,
             duration_s=ending.duration_s,
             ttft_s=ending.ttft_s,
             routing_s=0.0,

@@ -34,6 +34,7 @@ class Ending:
     completion_tokens: int
     cached_tokens: int | None  # as the engine reports
     partner_broke: bool = False  # of a pair that broke, it was the one that computes the prompt
+    attempts: int = 1  # that it took, this one included: times count those that were lost, too
 
 
 @dataclass(frozen=True, slots=True)
