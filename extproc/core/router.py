@@ -146,7 +146,7 @@ class Router:
     def _end_prompt(self, name: str, now: float) -> None:
         """A prompt that one instance computed for another is over; of most requests there is none.
 
-        The meter knows it even where its instance was forgotten meanwhile, and the ledger what was booked there.
+        Unlike the ledger, the meter knows of it even where its instance was forgotten meanwhile.
         """
         if self.meter.where(name) is not None:
             self._end_meter(name, now)
