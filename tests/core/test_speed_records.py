@@ -123,6 +123,12 @@ def test_what_was_exported_can_be_given_back() -> None:
         ({"decode": {"covariance": [1.0, 1.0, 2.0]}}, "covariance"),
         ({"prefill": {"overhead_s": -1.0}}, "overheads"),
         ({"deviation": 0.0}, "deviation"),
+        ({"prefill": {"samples": -8}}, "samples"),  # which would divide by 0
+        ({"decode": {"noise": 1e200}}, "noise"),  # whose square is none
+        (
+            {"instances": {"a": {"prefill": 1, "decode": 1, "covariance": [1, 1, 0], "samples": [0, -8]}}},
+            "samples",
+        ),
     ],
 )
 def test_what_no_kind_can_be_is_refused_with_its_place(changes: dict[str, Any], told: str) -> None:

@@ -248,3 +248,7 @@ def _check(record: KindRecord) -> None:
             raise ValueError(f"{record.kind}: a covariance is two variances above 0 and what belongs to them")
     if not (0.0 < record.deviation < LIMIT and all(s.overhead_s >= 0.0 for s in (record.prefill, record.decode))):
         raise ValueError(f"{record.kind}: deviation lies above 0, overheads are not negative")
+    steps = record.prefill, record.decode
+    counts = [step.samples for step in steps] + [count for told in record.instances.values() for count in told.samples]
+    if min(counts) < 0 or not all(step.noise is None or 0.0 <= step.noise < LIMIT for step in steps):
+        raise ValueError(f"{record.kind}: neither samples nor noise are negative, and noise lies below {LIMIT:g}")
