@@ -5,6 +5,7 @@ Replies that never differ are serialised once; the service sends and receives ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -320,12 +321,12 @@ def _features(metadata: Any) -> Features | None:
     if FEATURES_NAMESPACE not in metadata:
         return None
     fields = metadata[FEATURES_NAMESPACE].fields
-    values = {name: getattr(field, field.WhichOneof("kind")) for name, field in fields.items()}
     try:
+        values = {name: getattr(field, field.WhichOneof("kind")) for name, field in fields.items()}
         values["token_counts"] = [int(count) for count in values["token_counts"].split(_SEPARATOR) if count]
         return msgspec.convert(values, Features, strict=False)
-    except (msgspec.ValidationError, KeyError, AttributeError, ValueError):
-        return None  # written by another version of ours
+    except (msgspec.ValidationError, KeyError, AttributeError, TypeError, ValueError):
+        return None  # written by another version of ours, or not by us
 
 
 def _address(address: Any) -> str:
@@ -358,8 +359,12 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
 
 
 def _first(usage: Mapping[str, Any], *names: str) -> int | None:
-    """The count under the first of the names that has one: OpenAI's before others, where an engine tells both."""
+    """The count under the first of the names that has one: OpenAI's before others, where an engine tells both.
+
+    What is not finite is none: Envoy reads a text such as "nan" as a number.
+    """
     for name in names:
-        if name in usage and usage[name].WhichOneof("kind") == "number_value":
-            return int(usage[name].number_value)
+        told = usage[name].number_value if name in usage and usage[name].HasField("number_value") else math.nan
+        if math.isfinite(told):
+            return int(told)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from envoy.data.accesslog.v3 import accesslog_pb2
@@ -243,6 +244,23 @@ def test_what_envoy_did_not_see_is_unknown_and_not_zero() -> None:
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens) == (None, None, None)
     (bare,) = logged(accesslog_pb2.HTTPAccessLogEntry())
     assert bare == dataclasses.replace(bare, features=None, address="", ttft_s=None, prompt_tokens=None, started_s=None)
+
+
+@pytest.mark.parametrize("count", [math.inf, -math.inf, math.nan])
+def test_a_count_that_is_not_finite_is_unknown_and_costs_no_other_entry(count: float) -> None:
+    """An engine may write it as a text, which Envoy's filters read as a number."""
+    entry = entry_with(completion_tokens=30)
+    entry.common_properties.metadata.filter_metadata["usage"]["prompt_tokens"] = count
+    outcomes = logged(entry, entry_with(prompt_tokens=120))
+    assert [each.prompt_tokens for each in outcomes] == [None, 120]
+    assert outcomes[0].completion_tokens == 30
+
+
+def test_a_feature_without_a_value_is_no_error() -> None:
+    """Another filter may write into our namespace."""
+    entry = entry_with()
+    entry.common_properties.metadata.filter_metadata["extproc"].fields["odd"].Clear()
+    assert [each.features for each in logged(entry, entry_with())] == [None, FEATURES]
 
 
 def test_features_of_another_version_are_no_error() -> None:
