@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import CountTokens, OutOfOrderError, PassOn, TakePlace
+from extproc.stream.messages import CountTokens, OutOfOrderError, PassOn, Replies, TakePlace
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -97,19 +97,12 @@ class ExtProc:
         try:
             async for data in stream:
                 began_s = shell.clock()
-                replies = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
-                if isinstance(replies, CountTokens):
-                    exact = await shell.count(replies) if shell.count else None
-                    replies = exchange.counted(exact, shell.clock(), shell.draw())
-                while isinstance(replies, TakePlace):
-                    place = await shell.places.take(replies) if shell.places else 0
-                    replies = exchange.placed(place, shell.clock(), shell.draw())
-                for reply in replies:
-                    answer = wire.encode_reply(reply, shell.cluster_header)
-                    shell.observer.replied(exchange, reply, shell.clock() - began_s)
-                    if isinstance(reply, PassOn):
-                        self._warn(reply.reason)
+                answers = self._encoded(exchange, await self._replies(exchange, data, began_s), began_s)
+                # The engine's answer may be minutes away: the body is not kept until then, nor what handed it back.
+                del data
+                for answer in answers:
                     yield answer
+                answer = b""
         except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
@@ -119,6 +112,26 @@ class ExtProc:
             self._open_streams -= 1
             if not self._open_streams:
                 self.idle.set()
+
+    async def _replies(self, exchange: Exchange, data: bytes, now: float) -> Replies:
+        shell = self._shell
+        replies = exchange.receive(wire.decode_message(data, self._wanted), now, shell.draw())
+        if isinstance(replies, CountTokens):
+            exact = await shell.count(replies) if shell.count else None
+            replies = exchange.counted(exact, shell.clock(), shell.draw())
+        while isinstance(replies, TakePlace):
+            place = await shell.places.take(replies) if shell.places else 0
+            replies = exchange.placed(place, shell.clock(), shell.draw())
+        return replies
+
+    def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
+        shell = self._shell
+        for reply in replies:
+            answer = wire.encode_reply(reply, shell.cluster_header)
+            shell.observer.replied(exchange, reply, shell.clock() - began_s)
+            if isinstance(reply, PassOn):
+                self._warn(reply.reason)
+            yield answer
 
     def _warn(self, reason: str) -> None:
         """Say once of each body mode that leaves requests undecided, and not of each request."""

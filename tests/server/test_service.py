@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +27,7 @@ from extproc.core.tokens.token_counts import count_classes
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.run import counted_by
-from extproc.server.service import Service, Shell
+from extproc.server.service import ExtProc, Service, Shell
 from extproc.stream.rules import Rules
 from tests.adapters.test_wire import entry_with
 from tests.adapters.tiny_tokenizer import train
@@ -256,3 +257,30 @@ async def test_a_body_mode_in_which_nothing_can_be_decided_is_told_of_once(caplo
     told = [record.getMessage() for record in caplog.records if "request_body_mode" in record.getMessage()]
     assert len(told) == 1
     assert "streamed_body" in told[0]
+
+
+@pytest.mark.parametrize("mode", [2, 4])
+async def test_a_body_is_not_kept_while_the_engines_answer_is_waited_for(mode: int) -> None:
+    """Thousands of streams wait for minutes, each for an answer to a prompt that is long."""
+    message = body("x" * 400_000)
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    served = ExtProc(Shell(router(instance("a")), observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", Rules()))
+    kept = []
+
+    async def envoy() -> AsyncIterator[bytes]:
+        yield in_mode(mode)
+        before, _ = tracemalloc.get_traced_memory()
+        yield bytes(bytearray(message))  # a copy that nobody else holds
+        after, _ = tracemalloc.get_traced_memory()
+        kept.append(after - before)
+
+    tracemalloc.start()
+    try:
+        beginnings = []
+        async for reply in served.process(envoy(), None):
+            beginnings.append(reply[:1000])
+            del reply
+    finally:
+        tracemalloc.stop()
+    assert b"x-upstream-cluster" in b"".join(beginnings)
+    assert kept[0] < len(message) / 2  # prefix and features are known of it
