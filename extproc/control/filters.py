@@ -98,7 +98,7 @@ def _allowed_headers(settings: EnvoySettings) -> str:
     """
     partners = "|".join(re.escape(name[:_PARTNER_CHARACTERS]) for name in settings.partner_headers)
     ours = re.escape(settings.cluster_header) + (f"|(?:{partners}).*" if partners else "")
-    return f"{ours}|x-extproc-.*|content-type|content-length|retry-after|x-ratelimit-.*"
+    return f"{ours}|x-extproc-.*|content-type|retry-after"
 
 
 def grpc_service(*, retry: bool = False) -> GrpcService:

@@ -6,10 +6,11 @@ import ipaddress
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from extproc.addresses import Endpoint, HostPort
+from extproc.addresses import Endpoint, HostPort, UnixSocket
 from extproc.control.scope import Scope
 from extproc.core.pairs.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
@@ -19,6 +20,7 @@ XDS_CLUSTER = "xds"
 MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
 MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
 
+MAX_HEADER_CHARS = 48  # Envoy takes no longer expressions for the headers that the service may set
 MAX_RETRIES = 5  # Envoy takes no longer expressions for what counts them
 _DURATIONS = (
     "message_timeout_s",
@@ -135,6 +137,7 @@ class EnvoySettings:
             raise ConfigError("no backend: name at least one, such as --backend gpu-0=10.0.0.1:8000")
         if not self.workers:
             raise ConfigError("no ext_proc worker: name at least one, such as --extproc 127.0.0.1:9002")
+        _check_alike(self.workers)
         self._check_names()
         for name in _DURATIONS:
             value = getattr(self, name)
@@ -164,6 +167,7 @@ class EnvoySettings:
             raise ConfigError("xDS comes from servers or from files, not from both")
         if xds.directory and not xds.directory.startswith("/"):
             raise ConfigError(f"'{xds.directory}' must be a whole path: Envoy may run somewhere else")
+        _check_alike(xds.servers)
         if not (xds.node_id and xds.node_cluster):
             raise ConfigError("an Envoy that uses xDS needs a node id and a node cluster")
 
@@ -172,6 +176,8 @@ class EnvoySettings:
         for name in (*ids, *self.pools, self.default_pool):
             if not _NAME.fullmatch(name):
                 raise ConfigError(f"'{name}' is no name for a backend or pool: letters, digits and . _ : - alone")
+        if len(self.cluster_header) > MAX_HEADER_CHARS:
+            raise ConfigError(f"'{self.cluster_header}' is longer than the {MAX_HEADER_CHARS} characters of a header")
         clusters = Counter([EXTPROC_CLUSTER, *self.pools])
         if self.xds is not None:
             clusters += Counter([XDS_CLUSTER, self.default_pool])
@@ -207,6 +213,14 @@ class EnvoySettings:
     def named_hosts(self) -> tuple[str, ...]:
         """Hosts of upstreams that are given by name. Decisions name addresses; Envoy has to find them by DNS."""
         return tuple(upstream.address[0] for upstream in self.upstreams if not is_ip(upstream.address[0]))
+
+
+def _check_alike(servers: Iterable[Endpoint]) -> None:
+    """Raise ConfigError for a mixture of which Envoy looks up the names, and silently leaves out the sockets."""
+    sockets = [each for each in servers if isinstance(each, UnixSocket)]
+    names = [each[0] for each in servers if not isinstance(each, UnixSocket) and not is_ip(each[0])]
+    if sockets and names:
+        raise ConfigError(f"{sockets[0]} and {names[0]} cannot be of one cluster: name IP addresses beside sockets")
 
 
 def is_ip(host: str) -> bool:

@@ -17,7 +17,7 @@ from extproc.cli import main
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.plain import round_robin
 from extproc.control.scope import Scope
-from extproc.control.settings import EnvoySettings, RequestBodies, RetryOn, Shape, TlsToService, Upstream
+from extproc.control.settings import EnvoySettings, RequestBodies, RetryOn, Shape, TlsToService, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 from extproc.server.service import MAX_MESSAGE_BYTES
@@ -48,6 +48,7 @@ SETTINGS = EnvoySettings(upstreams=UPSTREAMS)
         {"max_connections": 10_000, "max_heap_bytes": 2**31},
         {"hand_over": HandOver.LLM_D},
         {"hand_over": HandOver.DYNAMO},
+        {"hand_over": HandOver.DYNAMO, "cluster_header": "y" * 48},
         {"retries": 5, "retry_on": RetryOn.REFUSED, "retry_budget_percent": 0.0, "try_idle_timeout_s": 60.0},
         {"retries": 5, "shape": Shape.INSTANCE, "keepalive_s": 0.5},
         {"retries": 0, "shape": Shape.INSTANCE},
@@ -227,6 +228,9 @@ def test_breakers_leave_room_for_two_thousand_streams() -> None:
         {"try_idle_timeout_s": 0.0},
         {"keepalive_s": float("inf")},
         {"health_path": "health"},
+        {"cluster_header": "y" * 49},
+        {"workers": (UnixSocket(Path("/run/a.sock")), ("extproc.example", 9002))},
+        {"upstreams": (), "xds": XdsSource(servers=(("xds.example", 18000), UnixSocket(Path("/run/x.sock"))))},
     ],
 )
 def test_what_envoy_would_refuse_or_misread_is_refused_first(changes: dict[str, Any]) -> None:
