@@ -141,7 +141,10 @@ def _expiry(server: ssl.SSLContext, certificate: bytes, path: Path) -> float:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.load_verify_locations(cadata=certificate.decode("ascii", "ignore"))
+    try:
+        client.load_verify_locations(cadata=certificate.decode("ascii", "ignore"))
+    except ssl.SSLError:  # a certificate with OpenSSL's own notes on trust in it
+        raise ConfigError(f"{path} holds no plain certificate in PEM") from None
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(to_client, to_server)
     answering = server.wrap_bio(to_server, to_client, server_side=True)

@@ -105,6 +105,19 @@ def test_an_encrypted_key_is_refused_without_asking_for_its_password(secret: Sec
         Certificates(TlsFiles(secret.files.certificate, written(secret.path.parent, encrypted)))
 
 
+def test_a_certificate_with_notes_on_trust_is_refused_and_what_comes_after_it_taken_in(
+    authority: trustme.CA, secret: SecretDirectory
+) -> None:
+    """As `openssl x509 -trustout` writes it: OpenSSL loads it as a server's own, and not as one to be trusted."""
+    found, good = Certificates(secret.files), secret.files.certificate.read_bytes()
+    secret.files.certificate.write_bytes(good.replace(b" CERTIFICATE--", b" TRUSTED CERTIFICATE--"))
+    found.look()
+    assert found.refused == 1
+    secret.put(of_service(authority, days=9.0), [authority])
+    found.look()
+    assert found.expires_at_s == pytest.approx(time.time() + 9 * DAY_S, abs=600)
+
+
 def test_a_new_certificate_is_taken_in_when_its_files_are_replaced(
     authority: trustme.CA, secret: SecretDirectory
 ) -> None:
