@@ -55,7 +55,15 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.addresses import Endpoint as ServiceEndpoint
 from extproc.addresses import HostPort, UnixSocket
 from extproc.control.service_tls import transport_socket
-from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, Shape, TlsToService, is_ip
+from extproc.control.settings import (
+    EXTPROC_CLUSTER,
+    OWN_SUFFIX,
+    XDS_CLUSTER,
+    EnvoySettings,
+    Shape,
+    TlsToService,
+    is_ip,
+)
 from extproc.stream.messages import ALTERNATIVES_KEY, ENDPOINTS_HEADER, ENDPOINTS_NAMESPACE
 
 # Where a cluster's endpoints are: written down in it, or published apart from it.
@@ -146,8 +154,8 @@ def instance_clusters(name: str, address: HostPort, pool: str, settings: EnvoySe
 
 
 def own_name(name: str) -> str:
-    """The cluster of an instance alone. No id has a slash, so that it is nobody else's name."""
-    return f"{name}/own"
+    """The cluster of an instance alone. No other cluster may have a name that ends like that."""
+    return f"{name}{OWN_SUFFIX}"
 
 
 def instance_cluster(name: str, address: HostPort, settings: EnvoySettings) -> Cluster:

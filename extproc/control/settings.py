@@ -17,6 +17,7 @@ from extproc.errors import ConfigError
 
 EXTPROC_CLUSTER = "extproc"
 XDS_CLUSTER = "xds"
+OWN_SUFFIX = "/own"  # of the name of an instance's cluster without its alternatives
 MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
 MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
 

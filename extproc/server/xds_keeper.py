@@ -89,5 +89,5 @@ class Keeper:
     def _tell_unusable(self) -> None:
         unusable = self._membership.unusable
         for name in unusable - self._unusable:
-            log.warning("%s is left out: its address is none", name)
+            log.warning("%s is left out: its address is none, or its cluster's name is taken", name)
         self._unusable = unusable

@@ -314,7 +314,8 @@ def test_an_address_that_is_none_is_told_once(caplog: pytest.LogCaptureFixture) 
     fleet.apply(Published(instance=instance("b", "999.0.0.1:80"), ttl_ms=600_000), 0.0)
     for now in (0.0, 1.0, 2.0):
         made.look(now)
-    assert [record.getMessage() for record in caplog.records] == ["b is left out: its address is none"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("b is left out: its address is none")
 
 
 async def test_a_look_that_fails_is_told_and_made_up_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,11 @@ from enum import StrEnum
 from functools import lru_cache
 
 from extproc.addresses import HostPort
-from extproc.control.settings import Shape, is_ip
+from extproc.control.settings import EXTPROC_CLUSTER, OWN_SUFFIX, XDS_CLUSTER, Shape, is_ip
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Instance, Lifecycle
 
+_OURS = frozenset({EXTPROC_CLUSTER, XDS_CLUSTER})  # clusters of Envoy's bootstrap
 FORGET_AFTER_S = 60.0  # beyond the 10 s that a record outlives its last heartbeat
 
 
@@ -59,7 +60,8 @@ class Membership:
         self.endpoints: tuple[Endpoint, ...] = ()
         """Sorted, so that equal fleets look equal whatever the order in which they were heard of."""
         self.unusable: frozenset[str] = frozenset()
-        """Ids whose address is none: Envoy would refuse all the others of their pool with them."""
+        """Ids whose address is none, so that Envoy would refuse all the others of their pool with them, or whose
+        cluster has a name that is another's: what is meant for that would go to them."""
         self._pool = pool if shape is Shape.INSTANCE else None
         self._forget_after_s = forget_after_s
         self._missing_since_s: dict[str, float] = {}  # by id
@@ -74,8 +76,7 @@ class Membership:
     def update(self, fleet: Fleet, now: float) -> bool:
         """Look at the fleet again; tells whether the endpoints have changed."""
         self._seen = {member.instance.id: self._endpoint(member.instance) for member in fleet.members()}
-        ids = (member.instance.id for member in fleet.members() if _host_port(member.instance.address) is None)
-        self.unusable = frozenset(ids)
+        self.unusable = frozenset(member.instance.id for member in fleet.members() if not self._fits(member.instance))
         present = [endpoint for endpoint in self._seen.values() if endpoint is not None]
         result = sorted([*present, *self._kept(present, fleet, now)])
         changed = result != list(self.endpoints)
@@ -84,10 +85,15 @@ class Membership:
 
     def _endpoint(self, instance: Instance) -> Endpoint | None:
         health, address = _HEALTH.get(instance.lifecycle), _host_port(instance.address)
-        if health is None or address is None:
+        if health is None or address is None or not self._fits(instance):
             return None
         pool = self._pool if self._pool is not None else instance.cluster
         return Endpoint(pool, instance.id, instance.cluster, address, health)
+
+    def _fits(self, instance: Instance) -> bool:
+        """Whether an Envoy that has everybody else can have the instance as well."""
+        taken = instance.cluster in _OURS or (self._pool is not None and instance.cluster.endswith(OWN_SUFFIX))
+        return not taken and _host_port(instance.address) is not None
 
     def _kept(self, present: Iterable[Endpoint], fleet: Fleet, now: float) -> list[Endpoint]:
         """Endpoints that the registry does not have (any more)."""

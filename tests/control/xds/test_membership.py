@@ -198,6 +198,18 @@ def test_an_address_that_is_none_is_left_out(address: str) -> None:
     assert setup.membership.unusable == {"b"}
 
 
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("cluster", ["extproc", "xds", "a/own"])
+def test_no_instance_can_take_the_name_of_a_cluster_that_is_not_its_own(cluster: str, shape: Shape) -> None:
+    """Decisions for `a` would go to it, or those for it to the service. In pools `a/own` is a name like others."""
+    setup = Setup(shape=shape)
+    setup.publish("a", cluster="a")
+    setup.publish("b", cluster=cluster)
+    free = shape is Shape.POOL and cluster == "a/own"
+    assert setup.see() == ("a b" if free else "a")
+    assert setup.membership.unusable == (frozenset() if free else {"b"})
+
+
 def test_an_address_of_the_other_family_is_one() -> None:
     setup = Setup()
     setup.publish("a", address="[2001:db8::1]:8000")
