@@ -100,6 +100,6 @@ def told(where: Endpoint, port: int) -> str:
 
 
 def removed(where: Endpoint) -> None:
-    """Take a socket's file away after its server has ended."""
+    """Take a socket's file away; its server must still listen, or the file may be another's by now."""
     if isinstance(where, UnixSocket):
         where.path.unlink(missing_ok=True)

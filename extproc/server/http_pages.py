@@ -34,10 +34,10 @@ class HttpPages:
 
     async def stop(self) -> None:
         """Close the listener and all connections."""
-        await self._runner.cleanup()
-        if self._where is not None:
+        if self._where is not None:  # while we listen nobody else can have put a socket there
             removed(self._where)
             self._where = None
+        await self._runner.cleanup()
 
     def _door(self, where: UnixSocket, access: Access) -> web.SockSite:
         door = socket.socket(socket.AF_UNIX)

@@ -7,13 +7,14 @@ import os
 import socket
 import ssl
 import stat
+from functools import partial
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 import trustme
-from aiohttp import ClientSession, UnixConnector
+from aiohttp import ClientSession, UnixConnector, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.addresses import Access, Endpoint, UnixSocket, parse_endpoint
@@ -22,9 +23,11 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.certificates import Certificates
+from extproc.server.http_pages import HttpPages
 from extproc.server.service import Service, Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import router
+from tests.e2e.eventually import eventually
 from tests.secrets import SERVICE, SecretDirectory, of_envoy, of_service
 
 
@@ -184,3 +187,37 @@ async def test_new_connections_see_new_files_and_old_connections_go_on(tmp_path:
     with pytest.raises(REFUSED):
         await asyncio.to_thread(handshake, port, second, old)
     await service.stop(0.0)
+
+
+async def test_pages_that_end_slowly_leave_their_successors_socket_alone(tmp_path: Path) -> None:
+    """A new process may take the place as soon as the old one no longer listens, while it still answers somebody."""
+    where = UnixSocket(tmp_path / "pages.sock")
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        asked.set()
+        await let_go.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/", slow)
+    old, new = HttpPages(app), Admin(lambda: b"metrics", list, list, lambda _: None)
+    await old.start(where)
+    async with ClientSession(connector=UnixConnector(str(where.path))) as client:
+        waiting = asyncio.create_task(client.get("http://pages/"))
+        await asked.wait()
+        ending = asyncio.create_task(old.stop())
+        await eventually(partial(listens, where.path), lambda still: not still)
+        await new.start(where)
+        let_go.set()
+        await waiting
+        await ending
+    async with ClientSession(connector=UnixConnector(str(where.path))) as client:
+        assert await (await client.get("http://pages/metrics")).read() == b"metrics"
+    await new.stop()
+    assert not where.path.exists()
+
+
+async def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
