@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from extproc import __version__
 from extproc.errors import ExtprocError
@@ -15,9 +16,15 @@ from extproc.errors import ExtprocError
 COMMANDS = ("demo", "serve", "agent", "xds", "engine", "envoy-config", "fleet", "explain", "simulate", "bench")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line and status 2, as for every other error: the usage of most commands fills a screen."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Parser of the whole command line, or of the subcommands in `names` alone."""
-    parser = argparse.ArgumentParser(prog="extproc", description="Inference router for Envoy.")
+    parser = _Parser(prog="extproc", description="Inference router for Envoy.")
     parser.add_argument("--version", action="version", version=f"extproc {__version__}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
@@ -38,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 is success, 1 a negative answer, 2 an error that the person can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     known = [name for name in COMMANDS if name in arguments[:1]]
-    args = build_parser(known or COMMANDS).parse_args(arguments)
+    args, unknown = build_parser(known or COMMANDS).parse_known_args(arguments)
+    if unknown:
+        _Parser(prog=f"extproc {args.command}").error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(args.run(args))
     except ExtprocError as error:

@@ -58,8 +58,9 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         for command, (flag, other) in itertools.product(("serve", "xds"), flags):
             done = extproc(command, flag, address, other, "127.0.0.1:0", "--redis-url", "redis://127.0.0.1:1/0")
             assert done.returncode == 2
-            assert re.search(rf"^extproc {command}: cannot listen on {address}", done.stderr, re.MULTILINE)
+            assert re.search(rf"^extproc {command}: cannot listen on {address}: .*in use$", done.stderr, re.MULTILINE)
             assert "Traceback" not in done.stderr
+            assert "add_port" not in done.stderr, "gRPC's own complaint beside ours"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,12 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         ("serve", "--tokenizer", "llama=/does/not/exist"),
         ("fleet", "--redis-url", "redis://127.0.0.1:1/0"),
         ("agent", "--backends", "/does/not/exist.yaml"),
+        (),
+        ("nonsense",),
+        ("agent",),
+        ("serve", "--nonsense"),
+        ("serve", "--max-streams", "0"),
+        ("fleet", "nonsense"),
     ],
 )
 def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: tuple[str, ...]) -> None:
@@ -119,6 +126,15 @@ def test_a_number_that_makes_no_sense_is_refused_with_the_name_of_its_flag(
         main(arguments)
     assert caught.value.code == 2
     assert f"argument {arguments[1]}: " in capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_told_in_the_name_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """`extproc: unrecognized arguments` would leave open whose help to read."""
+    with pytest.raises(SystemExit) as caught:
+        main(["engine", "--listen", "127.0.0.1:8000"])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert told == "extproc engine: unrecognized arguments: --listen 127.0.0.1:8000; see extproc engine --help\n"
 
 
 def test_python_dash_m_and_the_command_are_the_same() -> None:

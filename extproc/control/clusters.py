@@ -60,6 +60,7 @@ from extproc.control.settings import (
     OWN_SUFFIX,
     XDS_CLUSTER,
     EnvoySettings,
+    RequestBodies,
     Shape,
     TlsToService,
     is_ip,
@@ -84,7 +85,7 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
     if settings.shape is Shape.INSTANCE:
         for upstream in settings.upstreams:
             result += instance_clusters(upstream.id, upstream.address, upstream.cluster, settings)
-    result.append(extproc_cluster(settings.workers, settings.tls))
+    result.append(extproc_cluster(settings.workers, settings.tls, settings.body_mode))
     if settings.xds is not None and settings.xds.servers:
         result.append(xds_cluster(settings.xds.servers, settings.tls))
     return result
@@ -99,7 +100,11 @@ def xds_cluster(servers: Iterable[ServiceEndpoint], tls: TlsToService | None = N
     return cluster
 
 
-def extproc_cluster(workers: Iterable[ServiceEndpoint], tls: TlsToService | None = None) -> Cluster:
+def extproc_cluster(
+    workers: Iterable[ServiceEndpoint],
+    tls: TlsToService | None = None,
+    body_mode: RequestBodies = RequestBodies.BUFFERED,
+) -> Cluster:
     """The ext_proc and access-log service, one endpoint a worker process.
 
     The health check runs without traffic too: its default of 60 s would keep a dead worker "healthy" that long.
@@ -116,8 +121,10 @@ def extproc_cluster(workers: Iterable[ServiceEndpoint], tls: TlsToService | None
     cluster = _cluster(EXTPROC_CLUSTER, list(workers), _grpc_http(), connect_timeout_s=0.25)
     cluster.health_checks = [check]
     # In a burst of thousands a worker answers the check late. If none were asked then, all would go undecided; a dead
-    # one refuses at once, and a frozen one costs the message timeout.
-    cluster.common_lb_config = _last_resort()
+    # one refuses at once, and a frozen one costs the message timeout. Not so in full duplex: once asked, Envoy cannot
+    # go on without an answer, so that a dead one asked would be a 500 for as long as it is dead.
+    full_duplex = body_mode is RequestBodies.FULL_DUPLEX
+    cluster.common_lb_config = _no_panic() if full_duplex else _last_resort()
     if tls is not None:
         cluster.transport_socket = transport_socket(tls)
     return cluster

@@ -32,6 +32,8 @@ ENGINES = (
 )
 _REFRESH_S = 0.25
 
+_FLEET = "demo"  # of its own: routers that share a Redis with it must not send requests to its engines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
@@ -80,7 +82,7 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
             Processes(directory) as processes,
         ):
             engines = await start_engines(processes, ENGINES)
-            async with running_stack(processes, directory, engines, redis_url, settings.port) as stack:
+            async with running_stack(processes, directory, engines, redis_url, settings.port, fleet=_FLEET) as stack:
                 console.print(f"Everything runs after {time.monotonic() - began_s:.1f} s; sending the sample twice.")
                 report = await _sample(stack, console)
                 _print_summary(console, report)
@@ -180,7 +182,7 @@ def _print_invitation(console: Console, stack: Stack) -> None:
     lines = (
         f"curl {stack.routed_url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         f"curl {stack.pages_url}/decisions",
-        f"extproc fleet drain h100-0 --redis-url {stack.redis_url}",
+        f"extproc fleet drain h100-0 --redis-url {stack.redis_url} --fleet {_FLEET}",
     )
     for line in lines:
         console.print(f"  {line}", highlight=False, soft_wrap=True)

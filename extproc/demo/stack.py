@@ -97,16 +97,17 @@ async def running_stack(
     listen_port: int = 0,
     model: str = MODEL,
     hand_over: HandOver = HandOver.NONE,
+    fleet: str = "default",
 ) -> AsyncIterator[Stack]:
     """Run agent, service, control plane and two Envoys around `backends`, with the Redis at `redis_url`.
 
     Raises ProcessError. One Envoy learns of the backends from the control plane, the other has them written down.
-    `hand_over`: how pairs of prefill and decode instances learn of each other.
+    `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name in that Redis.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
     path.write_text(yaml_files.dump([_agent_entry(backend) for backend in backends]))
-    registry = ("--redis-url", redis_url)
+    registry = ("--redis-url", redis_url, "--fleet", fleet)
     await processes.start_extproc("agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry)
     anywhere = f"{HOST}:0"
     choices = ("--drain-s", "1", "--hand-over", hand_over.value)

@@ -34,7 +34,30 @@ def bind(
             _add(server, str(where), certificates)
         return 0
     host, port = where
-    return _add(server, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", certificates)
+    _try(host, port)
+    return _add(server, _written(host, port), certificates)
+
+
+def _try(host: str, port: int) -> None:
+    """Bind for a moment, as gRPC is about to: it would say why it cannot in its own log alone, in its own words."""
+    refusal = OSError("no such address")
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in places:
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+                    return
+            except OSError as error:
+                refusal = error
+    except OSError as error:
+        refusal = error
+    raise ConfigError(f"cannot listen on {_written(host, port)}: {refusal.strerror or refusal}")
+
+
+def _written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _add(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from extproc.control.bootstrap import bootstrap
 from extproc.control.scope import Scope, parse_scope
-from extproc.control.settings import EnvoySettings, Shape, Upstream
+from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
 from extproc.errors import ConfigError
 from extproc.stream.messages import RouteTo
 from tests.control.http2_client import ask2
@@ -94,6 +94,20 @@ async def test_whatever_the_service_says_a_post_reaches_an_instance_whole(shape:
         refused = dict.fromkeys(UNUSABLE | NOWHERE, (503, []))
         assert wrong == refused | {name: (status, []) for name, status in OWN_WORDS.items()}
         assert slowest_s < 20 * TIMEOUT_S
+
+
+@pytest.mark.parametrize("mode", RequestBodies)
+async def test_a_service_that_is_down_is_gone_around_in_each_body_mode(mode: RequestBodies, tmp_path: Path) -> None:
+    """In full duplex Envoy cannot go on once it has asked, so it must not ask whom the health check found dead."""
+    async with beside(tmp_path, None, body_mode=mode) as setup:
+        for _ in range(100):  # until the first health check has failed
+            status, _, answer = await raw(setup.port, "POST", PATH, body=CHAT)
+            if status == 200:
+                break
+            await asyncio.sleep(0.1)
+        assert (status, answer, setup.reached()) == (200, CHAT, [CHAT])
+        for _ in range(10):
+            assert (await raw(setup.port, "POST", PATH, body=CHAT))[0] == 200
 
 
 async def test_closed_each_of_these_is_503_in_the_shape_of_the_api(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
         for line in demo.stderr:  # until it invites to try it: everything runs
             if "curl" in line:
                 break
+        invitation = "".join(demo.stderr.readline() for _ in range(2))
+        assert "--fleet demo" in invitation, "in the fleet of a shared Redis real requests would go to its engines"
         children = children_of(demo.pid)
         assert len(children) >= 9  # Valkey, four engines, agent, service, two Envoys
         demo.send_signal(signal.SIGINT)
