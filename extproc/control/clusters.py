@@ -55,7 +55,15 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.addresses import Endpoint as ServiceEndpoint
 from extproc.addresses import HostPort, UnixSocket
 from extproc.control.service_tls import transport_socket
-from extproc.control.settings import EXTPROC_CLUSTER, XDS_CLUSTER, EnvoySettings, Shape, TlsToService, is_ip
+from extproc.control.settings import (
+    EXTPROC_CLUSTER,
+    XDS_CLUSTER,
+    EnvoySettings,
+    RequestBodies,
+    Shape,
+    TlsToService,
+    is_ip,
+)
 from extproc.stream.messages import ALTERNATIVES_KEY, ENDPOINTS_HEADER, ENDPOINTS_NAMESPACE
 
 # Where a cluster's endpoints are: written down in it, or published apart from it.
@@ -76,7 +84,7 @@ def clusters(settings: EnvoySettings) -> list[Cluster]:
     if settings.shape is Shape.INSTANCE:
         for upstream in settings.upstreams:
             result += instance_clusters(upstream.id, upstream.address, upstream.cluster, settings)
-    result.append(extproc_cluster(settings.workers, settings.tls))
+    result.append(extproc_cluster(settings.workers, settings.tls, settings.body_mode))
     if settings.xds is not None and settings.xds.servers:
         result.append(xds_cluster(settings.xds.servers, settings.tls))
     return result
@@ -91,7 +99,11 @@ def xds_cluster(servers: Iterable[ServiceEndpoint], tls: TlsToService | None = N
     return cluster
 
 
-def extproc_cluster(workers: Iterable[ServiceEndpoint], tls: TlsToService | None = None) -> Cluster:
+def extproc_cluster(
+    workers: Iterable[ServiceEndpoint],
+    tls: TlsToService | None = None,
+    body_mode: RequestBodies = RequestBodies.BUFFERED,
+) -> Cluster:
     """The ext_proc and access-log service, one endpoint a worker process.
 
     The health check runs without traffic too: its default of 60 s would keep a dead worker "healthy" that long.
@@ -108,8 +120,9 @@ def extproc_cluster(workers: Iterable[ServiceEndpoint], tls: TlsToService | None
     cluster = _cluster(EXTPROC_CLUSTER, list(workers), _grpc_http(), connect_timeout_s=0.25)
     cluster.health_checks = [check]
     # In a burst of thousands a worker answers the check late. If none were asked then, all would go undecided; a dead
-    # one refuses at once, and a frozen one costs the message timeout.
-    cluster.common_lb_config = _last_resort()
+    # one refuses at once, and a frozen one costs the message timeout. FULL_DUPLEX_STREAMED has no such timeout: there a
+    # frozen one would hold each request for as long as its client waits.
+    cluster.common_lb_config = _no_panic() if body_mode is RequestBodies.FULL_DUPLEX else _last_resort()
     if tls is not None:
         cluster.transport_socket = transport_socket(tls)
     return cluster

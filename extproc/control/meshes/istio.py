@@ -137,7 +137,7 @@ def _envoy_filter(settings: EnvoySettings, place: MeshPlace) -> Resource:
 
 
 def _cluster_patches(settings: EnvoySettings, place: MeshPlace) -> list[dict[str, Any]]:
-    result = [_patch("CLUSTER", {}, "ADD", render(extproc_cluster(settings.workers, settings.tls)))]
+    result = [_patch("CLUSTER", {}, "ADD", render(extproc_cluster(settings.workers, settings.tls, settings.body_mode)))]
     for name in settings.pools:
         whole = pool(name, settings)
         ours = Cluster(load_balancing_policy=whole.load_balancing_policy, common_lb_config=whole.common_lb_config)
