@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -10,13 +11,20 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 
 def envoy_binary() -> str | None:
-    """Path of the program, this virtual environment first; None if missing. The package `envoy` is another thing."""
-    return shutil.which("envoy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""))
+    """Path of the program: what EXTPROC_ENVOY names, else of this virtual environment, else on PATH; None if missing.
+
+    The package `envoy` is another thing.
+    """
+    named = os.environ.get("EXTPROC_ENVOY")
+    return named or shutil.which(
+        "envoy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    )
 
 
 def free_port() -> int:
@@ -24,6 +32,18 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+_next_port = itertools.count(20_000 + os.getpid() * 61 % 11_000)
+
+
+def kept_port() -> int:
+    """A free TCP port of 127.0.0.1 that no client's connection is given either, so that it may be left for a while."""
+    for port in _next_port:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def validation_error(bootstrap: dict[str, Any], folder: Path) -> str:
@@ -54,6 +74,12 @@ class EnvoyProcess:
             assert status is None, f"envoy ended with {status}: {self.log.read_text()[-2000:]}"
             assert time.monotonic() < deadline, f"envoy is not ready: {self.log.read_text()[-2000:]}"
             time.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         """End it, by its process alone, without draining."""

@@ -30,7 +30,7 @@ from extproc.control.clusters import socket_address, tcp_keepalive
 from extproc.control.filters import filters, grpc_service
 from extproc.control.local_replies import local_replies
 from extproc.control.routes import route_configuration
-from extproc.control.settings import EnvoySettings
+from extproc.control.settings import EnvoySettings, RequestBodies
 
 # Points in time that Envoy can tell apart: request received, sent upstream, answer's first byte, its body's first byte.
 _DURATIONS = {
@@ -66,9 +66,19 @@ def listener(settings: EnvoySettings) -> Listener:
         name="llm",
         address=address,
         filter_chains=[chain],
-        per_connection_buffer_limit_bytes=min(_BUFFER_BYTES, settings.body_limit_bytes),
+        per_connection_buffer_limit_bytes=_at_most(_BUFFER_BYTES, settings),
         tcp_keepalive=tcp_keepalive(settings),
     )
+
+
+def _at_most(usual_bytes: int, settings: EnvoySettings) -> int:
+    """What Envoy may hold of a connection or a stream: as usual, unless bodies have no other limit.
+
+    Where calls without a decision are refused, the route before the decision is the refusal. That is an answer of
+    Envoy's own, to which the virtual host's limit of bodies does not apply, but these do.
+    """
+    only_limit = settings.closed_scopes and settings.body_mode is not RequestBodies.FULL_DUPLEX
+    return settings.body_limit_bytes if only_limit else min(usual_bytes, settings.body_limit_bytes)
 
 
 def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
@@ -80,7 +90,7 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
         # Probes and old tools speak HTTP/1.0; a refusal would cut off what they are still sending.
         http_protocol_options=Http1ProtocolOptions(accept_http_10=True, default_host_for_http_10="llm"),
         http2_protocol_options=Http2ProtocolOptions(
-            initial_stream_window_size=min(_HTTP2_WINDOW_BYTES, settings.body_limit_bytes),
+            initial_stream_window_size=_at_most(_HTTP2_WINDOW_BYTES, settings),
             # A client that vanished would keep its instance computing until its kernel gives up, a quarter of an hour.
             connection_keepalive=KeepaliveSettings(
                 interval=timedelta(seconds=settings.keepalive_s), timeout=timedelta(seconds=settings.keepalive_s / 2)

@@ -38,6 +38,7 @@ _HEALTH_NAMES = ("", "readiness", wire.EXT_PROC_METHOD[0])
 _ALIVE = "liveness"  # also while the service drains
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
+_GOODBYE_S = 1.0  # to end streams in good order
 
 
 class Places(Protocol):
@@ -77,6 +78,8 @@ class ExtProc:
         self._open_streams = 0
         self._warned: set[str] = set()  # reasons
         self.refused = 0  # streams
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
 
@@ -94,6 +97,9 @@ class ExtProc:
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
         exchange = Exchange(shell.router, exchange_id, shell.rules)
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
         try:
             async for data in stream:
                 began_s = shell.clock()
@@ -105,7 +111,11 @@ class ExtProc:
                 answer = b""
         except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
         finally:
+            self._calls.discard(call)
             exchange.close(shell.clock())
             if shell.places:
                 shell.places.release(exchange_id)
@@ -142,6 +152,12 @@ class ExtProc:
                 "configure BUFFERED or FULL_DUPLEX_STREAMED",
                 reason,
             )
+
+    def end(self) -> None:
+        """End all streams in good order. By an error Envoy would cut answers whose body it streamed to us."""
+        self._over = True
+        for call in self._calls:
+            call.cancel()
 
 
 class AccessLog:
@@ -245,5 +261,9 @@ class Service:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
+                await self._ext_proc.idle.wait()
+        self._ext_proc.end()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
                 await self._ext_proc.idle.wait()
         await self._server.stop(0.0)

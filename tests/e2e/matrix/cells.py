@@ -1,0 +1,202 @@
+"""The eight cells: body mode × shape of the destination × HTTP version of the client.
+
+One Envoy serves the two cells of a mode and a shape. Beside the listener that clients would use it has one for each
+state in which the service may be, or another choice of the operator; see `Door`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extproc.control.bootstrap import bootstrap
+from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies, Shape, Upstream
+from tests.e2e.eventually import eventually
+from tests.e2e.matrix.clients import HOST, Ask, Got, Http, send
+from tests.e2e.matrix.engines import Engine, Seen
+from tests.e2e.matrix.house import BODY_LIMIT_BYTES, Family, House
+from tests.envoy_process import EnvoyProcess, kept_port
+
+_NOBODY = "nobody"  # the cluster of a service that is not there
+
+
+class Door(StrEnum):
+    """A listener, and what the service and the operator are to it."""
+
+    MAIN = "main"  # unhurried: a decision may take half a minute, so that no busy machine decides a test
+    MAIN_CLOSED = "main-closed"  # and the operator chose --fail-closed
+    QUICK = "quick"  # the service must answer within a quarter of a second
+    DOWN = "down"  # no service
+    DOWN_CLOSED = "down-closed"  # no service, and the operator chose --fail-closed
+    QUICK_CLOSED = "quick-closed"
+
+
+@dataclass(frozen=True)
+class Building:
+    """The Envoy of one mode and shape."""
+
+    mode: RequestBodies
+    family: Family
+    house: House
+    envoy: EnvoyProcess
+    ports: dict[Door, int]
+
+    async def healthy(self, wanted: bool = True) -> None:
+        """Wait until Envoy's check finds the service as is wanted."""
+
+        async def healthy_workers() -> int:
+            stats = await asyncio.to_thread(self.envoy.stats, f"cluster.{EXTPROC_CLUSTER}.membership_healthy")
+            return stats.get(f"cluster.{EXTPROC_CLUSTER}.membership_healthy", -1)
+
+        await eventually(healthy_workers, lambda count: count == int(wanted), 60.0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One of the eight."""
+
+    building: Building
+    http: Http
+
+    @property
+    def house(self) -> House:
+        """What all cells share."""
+        return self.building.house
+
+    @property
+    def family(self) -> Family:
+        """The engines of its shape."""
+        return self.building.family
+
+    @property
+    def holds_bodies(self) -> bool:
+        """Whether Envoy keeps a body until the decision is there, and can go on without one."""
+        return self.building.mode is RequestBodies.BUFFERED
+
+    def chat(self, size: int = 0, model: str = "") -> bytes:
+        """A chat body, of exactly `size` bytes if that is more than it needs."""
+        model = model or self.family.model
+        frame = {"model": model, "messages": [{"role": "user", "content": ""}], "stream": True}
+        room = max(0, size - len(orjson.dumps(frame)))
+        frame["messages"] = [{"role": "user", "content": (_COUNTED * (room // len(_COUNTED) + 1))[:room]}]
+        return orjson.dumps(frame)
+
+    async def ask(self, pieces: Sequence[bytes] | None = None, door: Door = Door.MAIN, **ask: Any) -> Got:
+        """Send a request; by default a small chat."""
+        wanted = Ask(pieces=[self.chat()] if pieces is None else pieces, **ask)
+        return await send(self.http, self.building.ports[door], wanted)
+
+    async def script(self, script: str, door: Door = Door.MAIN, model: str = "") -> Got:
+        """Send a small chat whose engine is to follow a script."""
+        return await self.ask([self.chat(model=model)], door, headers=[("x-script", script)])
+
+    def took(self, *engines: Engine) -> list[Seen]:
+        """What these engines got since last asked; no others may have got anything."""
+        others = [engine for engine in self.family.engines if engine not in engines and engine.seen]
+        assert not others, f"{[engine.name for engine in others]} got {[engine.seen for engine in others]}"
+        seen = [each for engine in engines for each in engine.seen]
+        for engine in engines:
+            engine.seen.clear()
+        return seen
+
+    def decided(self) -> Seen:
+        """The one request that came since last asked, to the instance that a decision had to choose."""
+        (seen,) = self.took(self.family.first)
+        assert seen.headers.get("x-upstream-cluster") == self.family.cluster(self.family.first)
+        return seen
+
+    def undecided(self) -> Seen:
+        """The one request that came since last asked, sent by Envoy alone."""
+        (seen,) = self.took(self.family.open)
+        assert "x-upstream-cluster" not in seen.headers
+        return seen
+
+    async def until_decided(self) -> None:
+        """Wait until requests are decided upon again, and their engines at rest."""
+
+        async def decided() -> bool:
+            got = await self.ask()
+            engines = [engine for engine in self.family.engines if engine.seen]
+            self.took(*self.family.engines)
+            return got.status == 200 and engines == [self.family.first]
+
+        await eventually(decided, bool, 60.0)
+        await self.until_idle()
+
+    async def until_idle(self) -> None:
+        """Wait until no request of the cell is in flight, in the service's eyes."""
+
+        async def count() -> int:
+            return await self.house.in_flight(self.family)
+
+        await eventually(count, lambda count: count == 0, 60.0)
+
+
+_COUNTED = "".join(map("{:06x}".format, range(2**15)))
+
+
+def same(seen: Seen, body: bytes) -> bool:
+    """Whether a request reached an engine byte by byte."""
+    return (seen.length, seen.digest) == (len(body), hashlib.sha256(body).hexdigest())
+
+
+@asynccontextmanager
+async def open_building(house: House, mode: RequestBodies, shape: Shape, folder: Path) -> AsyncIterator[Building]:
+    """A running Envoy whose check has found the service."""
+    family = house.families[shape]
+    settings = EnvoySettings(
+        upstreams=(
+            Upstream(family.open.name, (HOST, family.open.port), "open"),
+            Upstream(family.first.name, (HOST, family.first.port), "decided"),
+            Upstream(family.second.name, (HOST, family.second.port), "decided"),
+        ),
+        workers=((HOST, house.port),),
+        listen=(HOST, kept_port()),
+        admin=(HOST, kept_port()),
+        shape=shape,
+        body_mode=mode,
+        body_limit_bytes=BODY_LIMIT_BYTES,
+        message_timeout_s=30.0,
+    )
+    ports = {door: kept_port() for door in Door}
+    values = _with_doors(settings, ports)
+    envoy = EnvoyProcess(values, folder)
+    try:
+        await asyncio.to_thread(envoy.start)
+        building = Building(mode, family, house, envoy, ports)
+        await building.healthy()
+        yield building
+    finally:
+        await asyncio.to_thread(envoy.stop)
+
+
+def _with_doors(settings: EnvoySettings, ports: dict[Door, int]) -> dict[str, Any]:
+    """A bootstrap with a listener for each door."""
+    values = bootstrap(settings)
+    listeners = values["static_resources"]["listeners"] = []
+    for door, port in ports.items():
+        closed = door in (Door.DOWN_CLOSED, Door.QUICK_CLOSED, Door.MAIN_CLOSED)
+        timeout_s = settings.message_timeout_s if door in (Door.MAIN, Door.MAIN_CLOSED) else 0.25
+        changed = replace(settings, listen=(HOST, port), fail_closed=closed, message_timeout_s=timeout_s)
+        (listener,) = bootstrap(changed)["static_resources"]["listeners"]
+        if door in (Door.DOWN, Door.DOWN_CLOSED):
+            listener = json.loads(json.dumps(listener).replace(f'"{EXTPROC_CLUSTER}"', f'"{_NOBODY}"'))
+        listeners.append(listener | {"name": str(door)})
+    clusters = values["static_resources"]["clusters"]
+    (nobody,) = (copy.deepcopy(cluster) for cluster in clusters if cluster["name"] == EXTPROC_CLUSTER)
+    nobody["name"] = nobody["load_assignment"]["cluster_name"] = _NOBODY
+    for group in nobody["load_assignment"]["endpoints"]:
+        for host in group["lb_endpoints"]:
+            host["endpoint"]["address"]["socket_address"]["port_value"] = kept_port()
+    clusters.append(nobody)
+    return values
