@@ -84,8 +84,8 @@ class Cell:
         return self.building.mode is RequestBodies.BUFFERED
 
     def chat(self, size: int = 0, model: str = "") -> bytes:
-        """A chat body, of exactly `size` bytes if that is more than it needs."""
-        model = model or self.family.model
+        """A chat body that only the first engine can serve, or another model's; of `size` bytes if it needs no more."""
+        model = model or self.family.sole_model
         frame = {"model": model, "messages": [{"role": "user", "content": ""}], "stream": True}
         room = max(0, size - len(orjson.dumps(frame)))
         frame["messages"] = [{"role": "user", "content": (_COUNTED * (room // len(_COUNTED) + 1))[:room]}]
@@ -97,8 +97,8 @@ class Cell:
         return await send(self.http, self.building.ports[door], wanted)
 
     async def script(self, script: str, door: Door = Door.MAIN, model: str = "") -> Got:
-        """Send a small chat whose engine is to follow a script."""
-        return await self.ask([self.chat(model=model)], door, headers=[("x-script", script)])
+        """Send a small chat whose engine is to follow a script; by default one that has a second choice."""
+        return await self.ask([self.chat(model=model or self.family.model)], door, headers=[("x-script", script)])
 
     def took(self, *engines: Engine) -> list[Seen]:
         """What these engines got since last asked; no others may have got anything."""

@@ -51,6 +51,11 @@ class Family:
         return f"m-{self.shape}"
 
     @property
+    def sole_model(self) -> str:
+        """Served by `first` alone, so that nothing that was learned meanwhile makes it go elsewhere."""
+        return f"sole-{self.shape}"
+
+    @property
     def full_model(self) -> str:
         """Of an instance that takes nothing more."""
         return f"full-{self.shape}"
@@ -69,12 +74,16 @@ class Family:
         start = str(self.incarnation)
         common: dict[str, Any] = {"lifecycle": Lifecycle.READY, "incarnation": start}
         busy = Load(running=8, waiting=500)
-        for engine, kind, load in ((self.first, "h100_sxm", Load(running=0, waiting=0)), (self.second, "l40s", busy)):
+        both, idle = (self.model,), Load(running=0, waiting=0)
+        for engine, kind, load, models in (
+            (self.first, "h100_sxm", idle, (*both, self.sole_model)),
+            (self.second, "l40s", busy, both),
+        ):
             yield Instance(
                 id=engine.name,
                 address=engine.address,
                 cluster=self.cluster(engine),
-                models=(self.model,),
+                models=models,
                 hardware=kind,
                 load=load,
                 **common,

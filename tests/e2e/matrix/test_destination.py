@@ -123,7 +123,7 @@ async def test_a_service_that_hangs_before_the_answer_begins(building: Building)
     assert service is not None
     await building.house.renew(building.family)
     engine.release = asyncio.Event()
-    asked = [asyncio.create_task(cell.script("wait", Door.QUICK)) for cell in cells]
+    asked = [asyncio.create_task(cell.script("wait", Door.QUICK, cell.family.sole_model)) for cell in cells]
 
     async def number() -> int:
         return len(engine.seen)

@@ -59,7 +59,7 @@ async def test_the_service_ends_and_comes_back_under_load(building: Building, nu
     load = Load(cells)
     engine = building.family.first
     engine.release = asyncio.Event()
-    streams = [asyncio.create_task(cell.script("hold")) for cell in cells]
+    streams = [asyncio.create_task(cell.script("hold", model=cell.family.sole_model)) for cell in cells]
 
     async def held() -> int:
         return engine.held
