@@ -8,6 +8,7 @@ import pytest
 
 from extproc.core.features import request_of
 from extproc.core.router import Router
+from extproc.core.speeds.profile import profile_for
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Caller, Prompt, Request
 from tests.core.builders import MODEL, instance, request, router
@@ -82,12 +83,16 @@ def test_an_instance_kind_three_times_slower_than_its_profile_is_found_out() -> 
 
 
 def test_waiting_for_the_running_batch_is_not_taken_for_a_slow_prefill() -> None:
-    """Half a step until the running one has ended, then a step that decodes for the other as well."""
+    """Half a step until the running one has ended, then a step that decodes for the other as well.
+
+    Such a step pays the larger of both fixed costs, not their sum.
+    """
     made = router(instance())
     made.choose(request("busy"), 0.0, 0.0)
     speed = made.beliefs.speed(MODEL, instance())
-    step_s = speed.decode_step_s(1, 1050)
-    ttft_s = step_s / 2 + step_s - speed.decode_step_s(0, 0) + speed.prefill_s(1000, 0)
+    profile = profile_for(MODEL, instance().hardware, 1)
+    assert profile.prefill_s(1000, 0) == pytest.approx(speed.prefill_s(1000, 0))
+    ttft_s = speed.decode_step_s(1, 1050) / 2 + profile.mixed_step_s([(1000, 0)], 1, 1050)
     for number in range(40):
         now = 100.0 + 10 * number
         features, address = choose(made, str(number), now=now)
