@@ -34,12 +34,12 @@ from extproc.api.body import BodyError
 from extproc.api.caller import caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
+from extproc.core.eligibility.counting import Wish, wish_for
 from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.reasons.explanation import Material, explain, material
 from extproc.core.reasons.explanation_text import as_line
 from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
-from extproc.core.tokens.counting import Wish, wish_for
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.request import Caller, Prompt, Request

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide
+from extproc.core.eligibility.counting import Wish, wish_for
 from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.prefixes.kv_index import Hit, KvIndex
 from extproc.core.snapshot import Policy
-from extproc.core.tokens.counting import Wish, wish_for
 from extproc.core.values.decision import CacheSource, Claims
 from extproc.core.values.instance import Lifecycle
 from extproc.core.values.request import KvLayout
