@@ -1,23 +1,19 @@
-"""Envoy's protobuf messages on one side, our values on the other. The only user of the `envoy` package.
+"""The messages of ext_proc: what Envoy tells of a request, and what it is answered.
 
 Replies that never differ are serialised once; the service sends and receives raw bytes around this file.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container
 from typing import Any
 
-import msgspec
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from extproc.core.health.verdict import Attempt
-from extproc.core.values.outcome import Features, Outcome
-from extproc.errors import ExtprocError
+from extproc.adapters.wire.features import write_features
+from extproc.adapters.wire.wire_error import WireError
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
     ENDPOINTS_HEADER,
@@ -40,15 +36,10 @@ from extproc.stream.messages import (
 )
 
 EXT_PROC_METHOD = ("envoy.service.ext_proc.v3.ExternalProcessor", "Process")
-ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs")
 
 _SERVED_KEY = "x-gateway-destination-endpoint-served"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET_KEY = "x-gateway-destination-endpoint-subset"
-FEATURES_NAMESPACE = "extproc"
-USAGE_NAMESPACE = "usage"
-_ATTEMPT_TAG = "attempted"  # as `extproc.control.attempt_log` names it
-_SEPARATOR = " "
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 
 _EARLY = BodyMode.STREAMED_EARLY
@@ -60,10 +51,6 @@ _BODY_MODES = {
     ProcessingMode.BUFFERED_PARTIAL: BodyMode.BUFFERED_PARTIAL,
     ProcessingMode.FULL_DUPLEX_STREAMED: BodyMode.FULL_DUPLEX,
 }
-
-
-class WireError(ExtprocError):
-    """Bytes that are no message of the protocol, or a message of a kind that our configuration never asks for."""
 
 
 def decode_message(data: bytes, wanted: Container[str] = ()) -> Message:
@@ -201,21 +188,10 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
         _set_header(common.header_mutation, cluster_header, reply.cluster)
     for name, value in reply.headers:
         _set_header(common.header_mutation, name, value)
-    namespaces = answer.dynamic_metadata.fields
-    endpoints = namespaces[ENDPOINTS_NAMESPACE].struct_value.fields
+    endpoints = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
     endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
     endpoints[ALTERNATIVES_KEY].string_value = ",".join(reply.alternatives)
-    features = namespaces[FEATURES_NAMESPACE].struct_value.fields
-    for name, value in _features_fields(reply.features):
-        field = features[name]
-        if isinstance(value, str):
-            field.string_value = value
-        elif isinstance(value, tuple):  # one string: a Struct would make an object of each number
-            field.string_value = _SEPARATOR.join(map(str, value))
-        elif isinstance(value, bool):
-            field.bool_value = value
-        else:
-            field.number_value = value
+    write_features(answer.dynamic_metadata, reply.features)
     return bytes(answer.SerializeToString())
 
 
@@ -233,11 +209,6 @@ def _common(answer: Any, to: type[Message]) -> Any:
     common = (answer.request_headers if to is RequestHeaders else answer.request_body).response
     common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
     return common
-
-
-def _features_fields(features: Features) -> Iterator[tuple[str, Any]]:
-    for name in features.__dataclass_fields__:
-        yield name, getattr(features, name)
 
 
 def _answer(reply: Answer) -> bytes:
@@ -260,111 +231,3 @@ def _set_header(mutation: Any, key: str, value: str) -> None:
     option.header.key = key
     option.header.raw_value = value.encode()
     option.append_action = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-
-
-def decode_access_log(data: bytes) -> list[Outcome | Attempt]:
-    """Requests and single attempts of one StreamAccessLogsMessage, in order. Raises WireError."""
-    try:
-        message = als_pb2.StreamAccessLogsMessage.FromString(data)
-    except Exception as error:  # as above
-        raise WireError(f"not a StreamAccessLogsMessage: {error}") from None
-    return [_entry(entry) for entry in message.http_logs.log_entry]
-
-
-def access_log_answer() -> bytes:
-    """The empty answer that ends an access-log stream."""
-    return bytes(als_pb2.StreamAccessLogsResponse().SerializeToString())
-
-
-def _entry(entry: Any) -> Outcome | Attempt:
-    attempted = entry.common_properties.custom_tags.get(_ATTEMPT_TAG)
-    return _outcome(entry) if attempted is None else _attempt(entry, attempted)
-
-
-def _attempt(entry: Any, address: str) -> Attempt:
-    common = entry.common_properties
-    return Attempt(
-        address=address,
-        status=entry.response.response_code.value,
-        flags=tuple(_flags(common.response_flags)),
-        retry_after_s=_whole_s(entry.response.response_headers.get("retry-after", "")),
-        duration_s=_duration_s(common),
-    )
-
-
-def _whole_s(value: str) -> float | None:
-    """Seconds of a Retry-After header; its other form, a date, is not worth a calendar."""
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
-
-
-def _outcome(entry: Any) -> Outcome:
-    common = entry.common_properties
-    metadata = common.metadata.filter_metadata
-    usage = metadata[USAGE_NAMESPACE].fields if USAGE_NAMESPACE in metadata else {}
-    return Outcome(
-        features=_features(metadata),
-        address=_address(common.upstream_remote_address),
-        status=entry.response.response_code.value,
-        flags=tuple(_flags(common.response_flags)),
-        attempts=common.upstream_request_attempt_count,
-        duration_s=_duration_s(common),
-        ttft_s=_tag_s(common.custom_tags.get("ttft_us")),
-        routing_s=_tag_s(common.custom_tags.get("dispatched_us")),
-        prompt_tokens=_prompt_tokens(usage),
-        completion_tokens=_first(usage, "completion_tokens", "output_tokens"),
-        cached_tokens=_first(usage, "cached_tokens", "cache_read_tokens"),
-        started_s=common.start_time.seconds + common.start_time.nanos * 1e-9 if common.HasField("start_time") else None,
-    )
-
-
-def _features(metadata: Any) -> Features | None:
-    if FEATURES_NAMESPACE not in metadata:
-        return None
-    fields = metadata[FEATURES_NAMESPACE].fields
-    try:
-        values = {name: getattr(field, field.WhichOneof("kind")) for name, field in fields.items()}
-        values["token_counts"] = [int(count) for count in values["token_counts"].split(_SEPARATOR) if count]
-        return msgspec.convert(values, Features, strict=False)
-    except (msgspec.ValidationError, KeyError, AttributeError, TypeError, ValueError):
-        return None  # written by another version of ours, or not by us
-
-
-def _address(address: Any) -> str:
-    socket = address.socket_address
-    return f"{socket.address}:{socket.port_value}" if socket.address else ""
-
-
-def _flags(flags: Any) -> Iterator[str]:
-    for field, value in flags.ListFields():
-        if value is True:
-            yield field.name
-
-
-def _duration_s(common: Any) -> float:
-    length = common.duration if common.HasField("duration") else common.time_to_last_downstream_tx_byte
-    return float(length.seconds + length.nanos * 1e-9)
-
-
-def _tag_s(tag: str | None) -> float | None:
-    """Seconds of a duration tag in microseconds; Envoy writes "-" where there was no such moment."""
-    return int(tag) * 1e-6 if tag and tag.isdigit() else None
-
-
-def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Anthropic leaves what was read from the cache, or written to it, out of its input tokens; no other API does."""
-    tokens = _first(usage, "prompt_tokens", "input_tokens")
-    if tokens is None or "prompt_tokens" in usage:
-        return tokens
-    return tokens + sum(_first(usage, name) or 0 for name in ("cache_read_tokens", "cache_creation_tokens"))
-
-
-def _first(usage: Mapping[str, Any], *names: str) -> int | None:
-    """The count under the first of the names that has one: OpenAI's before others, where an engine tells both.
-
-    What is not finite is none: Envoy reads a text such as "nan" as a number.
-    """
-    for name in names:
-        told = usage[name].number_value if name in usage and usage[name].HasField("number_value") else math.nan
-        if math.isfinite(told):
-            return int(told)
-    return None
