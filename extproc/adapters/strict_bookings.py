@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extproc.adapters.redis_link import Link
-    from extproc.stream.messages import TakePlace
+    from extproc.stream.errands import TakePlace
 
 BUDGET_S = 0.05
 _DOUBTFUL_BEATS = 3

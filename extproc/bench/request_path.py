@@ -13,8 +13,9 @@ from extproc.adapters import wire
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance, Lifecycle, Load
+from extproc.stream.errands import Errand
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import BodyMode, Errand, Replies, RequestBody, RequestHeaders
+from extproc.stream.messages import BodyMode, Replies, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 
 BODY_BYTES = (4 * 1024, 128 * 1024, 1024 * 1024)

@@ -25,8 +25,9 @@ from extproc.config import environment
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
 from extproc.errors import ConfigError, ExtprocError
+from extproc.stream.errands import CountTokens
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Answer, Continue, CountTokens, RequestBody, RequestHeaders
+from extproc.stream.messages import Answer, Continue, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ async def _decided(exchange: Exchange, head: RequestHeaders, body: bytes, tokeni
         raise ConfigError(f"requests to {head.path} are passed on undecided; is --path right?")
     replies = exchange.receive(RequestBody(body), now, 0.0)
     if isinstance(replies, CountTokens):
-        exact = await tokenizers.count(replies.model, replies.what, replies.want_ids)
-        replies = exchange.counted(exact, now, 0.0)
+        replies = exchange.resume(await tokenizers.count(replies.model, replies.what, replies.want_ids), now, 0.0)
     known = exchange.material()
     if known is not None:
         return explain(known)

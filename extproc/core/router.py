@@ -5,7 +5,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from math import ceil
 
@@ -33,8 +33,9 @@ from extproc.core.pricing.tail import TtftTail
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
-from extproc.core.values.decision import Candidate, Decision
+from extproc.core.values.decision import Candidate, Decision, Reason
 from extproc.core.values.instance import Instance
+from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Request
 
@@ -110,12 +111,20 @@ class Router:
 
         `full`: keys of instances that have no place left over all routers.
         """
+        return self.choose_among((Option(request),), now, draw, full).decision
+
+    def choose_among(self, options: Sequence[Option], now: float, draw: float, full: Set[str] = frozenset()) -> Choice:
+        """Decide which of the models that may serve a request does, and where; book it there.
+
+        `options` are at least one, in the order in which equals are preferred; the rest is as in `choose`.
+        """
         snapshot = self.snapshot()
-        decision = paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
+        decided = [(option, _decided(option.request, snapshot, now, draw, full)) for option in options]
+        option, decision = taken = min(decided, key=_rank)
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
-            self.book(request, decision.chosen, now, decision.partner)
-        return decision
+            self.book(option.request, decision.chosen, now, decision.partner)
+        return Choice(option, decision, tuple([each for each in decided if each is not taken]))
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
@@ -293,6 +302,18 @@ class Router:
         served = self.fleet.by_address(outcome.address)
         if served is not None and self.trust.learn(served.instance.key, outcome):
             self.prefixes.forget(served.instance.key)
+
+
+def _decided(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str]) -> Decision:
+    return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
+
+
+def _rank(decided: tuple[Option, Decision]) -> tuple[bool, float]:
+    """The cheapest first; then, of those that nobody can serve, whose reason is the nearest to success."""
+    option, decision = decided
+    if decision.chosen is not None:
+        return False, decision.chosen.cost.total_s + option.extra_s
+    return True, -list(Reason).index(decision.reason or Reason.NO_INSTANCE)
 
 
 def _kv_tokens(instance: Instance) -> int:

@@ -37,7 +37,7 @@ from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service, Shell
 from extproc.server.tasks import begin, end
-from extproc.stream.messages import CountTokens
+from extproc.stream.errands import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
 _HEALTH_LAG_S = 1.5

@@ -24,9 +24,10 @@ from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
+from extproc.stream.errands import CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import CountTokens, OutOfOrderError, PassOn, Replies, TakePlace
+from extproc.stream.messages import OutOfOrderError, PassOn, Replies
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -126,13 +127,18 @@ class ExtProc:
     async def _replies(self, exchange: Exchange, data: bytes, now: float) -> Replies:
         shell = self._shell
         replies = exchange.receive(wire.decode_message(data, self._wanted), now, shell.draw())
-        if isinstance(replies, CountTokens):
-            exact = await shell.count(replies) if shell.count else None
-            replies = exchange.counted(exact, shell.clock(), shell.draw())
-        while isinstance(replies, TakePlace):
-            place = await shell.places.take(replies) if shell.places else 0
-            replies = exchange.placed(place, shell.clock(), shell.draw())
+        while not isinstance(replies, tuple):
+            result = await self._run(replies)
+            replies = exchange.resume(result, shell.clock(), shell.draw())
         return replies
+
+    async def _run(self, errand: Errand) -> object:
+        shell = self._shell
+        match errand:
+            case CountTokens():
+                return await shell.count(errand) if shell.count else None
+            case TakePlace():
+                return await shell.places.take(errand) if shell.places else 0
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell

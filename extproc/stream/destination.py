@@ -1,4 +1,4 @@
-"""How what was decided is made known to the proxy: a cluster's name, endpoints in order of preference, headers.
+"""How what was decided, or was not, is made known to the proxy: a cluster's name, endpoints in order, headers.
 
 A proxy of the Gateway API Inference Extension reads endpoints alone, from a header and, the same, from metadata. It has
 no balancing of its own to fall back on: what we do not decide upon gets endpoints too (its proposal 004, "Destination
@@ -8,17 +8,31 @@ Endpoint": https://github.com/kubernetes-sigs/gateway-api-inference-extension/tr
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from extproc.api import errors
+from extproc.api.errors import Dialect
 from extproc.core.pairs.hand_over import hand_over_headers, names_who_answers
 from extproc.core.router import Router
-from extproc.core.values.decision import Decision
+from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.instance import Lifecycle
 from extproc.core.values.request import Caller, Request
-from extproc.stream.messages import ENDPOINTS_HEADER, RouteTo
+from extproc.stream.messages import ENDPOINTS_HEADER, Answer, Message, PassOn, RouteTo
 from extproc.stream.rules import Destination, Rules
 
 _MOST_ENDPOINTS = 3  # named for what is not decided upon
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A proxy that reads endpoints alone, and those of a subset only if it names one."""
+
+    subset: frozenset[str] | None = None
+
+
+def answer(refusal: errors.Refusal) -> Answer:
+    """The reply that answers the client in the engine's place."""
+    return Answer(refusal.status, refusal.body, refusal.code, refusal.retry_after_s)
 
 
 def route_to(router: Router, request: Request, decision: Decision, rules: Rules, *, in_header: bool) -> RouteTo:
@@ -40,7 +54,17 @@ def route_to(router: Router, request: Request, decision: Decision, rules: Rules,
     return RouteTo(cluster, endpoints, features, headers, alternatives=alternatives)
 
 
-def anyone(router: Router, within: Set[str] | None, draw: float) -> tuple[str, ...]:
+def undecided(
+    router: Router, reason: str, to: type[Message], draw: float, gateway: Gateway | None, dialect: Dialect
+) -> PassOn | Answer:
+    """Let it go on without a decision. A gateway that balances nothing by itself is given endpoints, or an error."""
+    if gateway is None:
+        return PassOn(to, reason)
+    endpoints = _anyone(router, gateway.subset, draw)
+    return PassOn(to, reason, endpoints) if endpoints else answer(errors.no_endpoint(Reason.NO_INSTANCE, dialect))
+
+
+def _anyone(router: Router, within: Set[str] | None, draw: float) -> tuple[str, ...]:
     """Endpoints for what is not decided upon: some of the Ready instances, beginning at one drawn by chance."""
     ready = [
         member.instance.address

@@ -10,15 +10,15 @@ States and what may come in each:
     COLLECTING  RequestBody                 COLLECTING, no reply; ANSWERED with 413 if too long
                 RequestBody that ends it    decided upon
                 Trailers of the request     decided upon
-    COUNTING    `counted`                   decided upon
-    PLACING     `placed`                    decided upon
+    AWAITING    `resume`                    decided upon
     ROUTED      ResponseHeaders             ROUTED: Continue or Annotate
                 RequestBody                 ROUTED: no reply in FULL_DUPLEX (Envoy may send a body's end twice)
     PASSED      RequestBody                 PASSED: goes on unchanged
     ANSWERED    RequestBody                 ANSWERED: no reply if it was collected; Envoy had sent it before our answer
     any         ResponseBody, Trailers      the same: goes on unchanged
 
-Decided upon: ROUTED, ANSWERED or PASSED; COUNTING if a count could change that, PLACING before ROUTED in strict mode.
+Decided upon: ROUTED, ANSWERED or PASSED at the end of the request's course (`stream.course`); AWAITING while one of its
+errands is run.
 The reply is to the body, or, if it was collected, to the headers; then the body goes on, and the trailers if there are.
 Anything of the request before its headers, and headers after the first, raise OutOfOrderError. An answer without a
 request is none: a filter before us may have answered. `close` may come in every state and gives the reservation back.
@@ -30,20 +30,17 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from extproc.api import errors
-from extproc.api.body import BodyError
 from extproc.api.caller import caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
-from extproc.core.eligibility.counting import Wish, wish_for
-from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.reasons.explanation import Material, explain, material
 from extproc.core.reasons.explanation_text import as_line
-from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
-from extproc.core.tokens.tokens import ExactCount
-from extproc.core.values.decision import Decision, Reason
-from extproc.core.values.request import Caller, Prompt, Request
-from extproc.stream.destination import anyone, confined, route_to
+from extproc.core.values.decision import Decision
+from extproc.core.values.request import Request
+from extproc.stream.course import Course, End, Head
+from extproc.stream.destination import Gateway, answer, confined, undecided
+from extproc.stream.errands import Errand, Resumed, Steps
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
     TRAILERS_HEADER,
@@ -51,20 +48,17 @@ from extproc.stream.messages import (
     Answer,
     BodyMode,
     Continue,
-    CountTokens,
-    Errand,
     HandBack,
     Message,
     OutOfOrderError,
     PassOn,
-    Place,
     Replies,
     Reply,
     RequestBody,
     RequestHeaders,
     ResponseBody,
     ResponseHeaders,
-    TakePlace,
+    RouteTo,
     Trailers,
 )
 from extproc.stream.rules import TRACE_HEADER, Destination, Rules
@@ -76,8 +70,7 @@ class _State(Enum):
     NEW = auto()
     BODY = auto()
     COLLECTING = auto()
-    COUNTING = auto()
-    PLACING = auto()
+    AWAITING = auto()
     ROUTED = auto()
     PASSED = auto()
     ANSWERED = auto()
@@ -93,23 +86,25 @@ class Exchange:
         self._router = router
         self._id = exchange_id
         self._rules = rules
-        self._caller = Caller()
         self._state = _State.NEW
-        self._endpoint: Endpoint | None = None
-        self._content_type = ""
         self._mode = BodyMode.BUFFERED
         self._answer_mode = BodyMode.NONE
+        self._course: Course | None = None  # of a request that is to be decided upon
+        self._steps: Steps[End] | None = None  # while they go on
         self._intake: Intake | None = None  # of a body that is collected
         self._trailers = False  # they ended that body
-        self._gateway = rules.destination is Destination.GATEWAY
-        self._subset: frozenset[str] | None = None  # endpoints that the gateway allows
-        self._full: frozenset[str] = frozenset()  # instances without a place left over all routers
-        self._asked: tuple[Prompt, Wish] | None = None  # what is being counted
         self._explains = False  # the caller is to be told why
-        self._decided_at_s = 0.0
         self.trace_id = ""
-        self.request: Request | None = None
-        self.decision: Decision | None = None
+
+    @property
+    def request(self) -> Request | None:
+        """What is asked for, None as long as it is not known."""
+        return self._course.request if self._course else None
+
+    @property
+    def decision(self) -> Decision | None:
+        """What was decided, None if nothing was."""
+        return self._course.decision if self._course else None
 
     def receive(self, message: Message, now: float, draw: float) -> Replies | Errand:
         """Reply to one message. `now` in seconds, `draw` in [0, 1) for near-ties. Raises OutOfOrderError."""
@@ -118,8 +113,8 @@ class Exchange:
                 return self._begin(message, draw)
             case _State.BODY, RequestBody():
                 if not message.last and self._mode in UNSEEN:
-                    return self._replies(self._pass_on(UNSEEN[self._mode], draw))
-                return self._route(message.body, now, draw)
+                    return self._pass_on(UNSEEN[self._mode], draw)
+                return self._decide(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
                 return (self._served(message, now),)
             case _State.COLLECTING, RequestBody():
@@ -127,7 +122,7 @@ class Exchange:
             case _State.COLLECTING, Trailers(of_request=True):
                 assert self._intake is not None  # COLLECTING is entered with one
                 self._trailers = True
-                return self._route(self._intake.whole(), now, draw)
+                return self._decide(self._intake.whole(), now, draw)
             case (_, RequestHeaders()) | (_State.NEW, RequestBody() | Trailers(of_request=True)):
                 raise OutOfOrderError(f"{type(message).__name__} came out of order: is request_header_mode SEND?")
             case _, RequestBody():
@@ -138,15 +133,30 @@ class Exchange:
                 return (Continue(Trailers, message.of_request),)
         return (Continue(type(message)),)
 
+    def resume(self, result: object, now: float, draw: float) -> Replies | Errand:
+        """Go on with what came of an errand, to the next one or to the replies to the body."""
+        assert self._steps is not None  # an errand is open only while there are steps
+        try:
+            return self._steps.send(Resumed(result, now, draw))
+        except StopIteration as end:
+            return self._decided(end.value)
+
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""
+        self._steps = None
         self._router.release(self._id, now)
+
+    def read(self, body: bytes, now: float) -> Request:
+        """The request that a body asks for; only where a body is expected. Raises BodyError."""
+        assert self._course is not None  # a body is expected only after headers that began a course
+        return self._course.read(body, now)
 
     def material(self) -> Material | None:
         """What explains the decision, None if there was none; to be asked for at once, while the state is the same."""
-        if self.request is None or self.decision is None:
+        course = self._course
+        if course is None or course.request is None or course.decision is None:
             return None
-        return material(self.request, self.decision, self._router.snapshot(), self._decided_at_s)
+        return material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
 
     def _explanation(self, upstream: str = "") -> str:
         known = self.material()
@@ -154,23 +164,18 @@ class Exchange:
 
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
-        if head.subset is not None:
-            self._subset, self._gateway = head.subset, True
         if self._rules.answer_models and is_models_page(head.method, head.path):
-            return (self._answer(errors.Refusal(200, "models", models_page(self._router.fleet.members()))),)
-        self._endpoint = endpoint_for(head.method, head.path)
-        if self._endpoint is None:
-            return (self._pass_on("unknown_path", draw, RequestHeaders),)
+            return self._end(answer(errors.Refusal(200, "models", models_page(self._router.fleet.members()))))
+        endpoint = endpoint_for(head.method, head.path)
+        if endpoint is None:
+            return self._end(self._undecided("unknown_path", head, None, draw))
         if head.last:
-            return (self._answer(errors.no_body(self._endpoint.dialect)),)
+            return self._end(answer(errors.no_body(endpoint.dialect)))
         if head.body_mode is BodyMode.NONE:
-            return (self._pass_on(UNSEEN[BodyMode.NONE], draw, RequestHeaders),)
-        self._caller = caller_of(head.headers, self._rules.trust)
-        if head.subset is not None:
-            self._caller = confined(self._caller, head.subset)
+            return self._end(self._undecided(UNSEEN[BodyMode.NONE], head, endpoint, draw))
+        self._begin_course(head, endpoint)
         self._explains = wants_explanation(head.headers, self._rules.trust)
         self.trace_id = head.headers.get(TRACE_HEADER, "")[:_LONGEST_TRACE_ID]
-        self._content_type = head.headers.get("content-type", "")
         if head.body_mode in COLLECTED:
             self._state = _State.COLLECTING
             length = head.headers.get("content-length", "")
@@ -179,12 +184,33 @@ class Exchange:
         self._state = _State.BODY
         return (Continue(RequestHeaders),)
 
+    def _begin_course(self, head: RequestHeaders, endpoint: Endpoint) -> None:
+        caller = caller_of(head.headers, self._rules.trust)
+        if head.subset is not None:
+            caller = confined(caller, head.subset)
+        content_type, gateway = head.headers.get("content-type", ""), self._gateway(head)
+        known = Head(endpoint=endpoint, caller=caller, content_type=content_type, gateway=gateway)
+        self._course = Course(self._router, self._id, self._rules, known)
+
+    def _gateway(self, head: RequestHeaders) -> Gateway | None:
+        is_gateway = head.subset is not None or self._rules.destination is Destination.GATEWAY
+        return Gateway(head.subset) if is_gateway else None
+
+    def _undecided(self, reason: str, head: RequestHeaders, endpoint: Endpoint | None, draw: float) -> PassOn | Answer:
+        dialect = errors.Dialect.OPENAI if endpoint is None else endpoint.dialect
+        return undecided(self._router, reason, RequestHeaders, draw, self._gateway(head), dialect)
+
+    def _pass_on(self, reason: str, draw: float) -> Replies:
+        assert self._course is not None  # BODY is entered with one
+        return self._decided(self._course.pass_on(reason, draw))
+
     def _collect(self, message: RequestBody, now: float, draw: float) -> Replies | Errand:
         assert self._intake is not None  # COLLECTING is entered with one
+        assert self._course is not None
         if not self._intake.add(message.body):
-            return (self._answer(errors.too_large(self._dialect)),)
+            return self._end(answer(errors.too_large(self._course.dialect)))
         if message.last or self._intake.full:
-            return self._route(self._intake.whole(), now, draw)
+            return self._decide(self._intake.whole(), now, draw)
         return ()
 
     def _let_on(self, message: RequestBody) -> Replies:
@@ -196,127 +222,41 @@ class Exchange:
             return ()
         return (Continue(RequestBody),)
 
-    def _replies(self, reply: Reply) -> Replies:
-        """The reply to a body, and, if it was collected, what lets it go on after it."""
-        if self._intake is None or self._state is _State.ANSWERED:
-            return (reply,)
-        onward = self._intake.onward(ended=not self._trailers)
-        return (reply, *onward, Continue(Trailers)) if self._trailers else (reply, *onward)
+    def _decide(self, body: bytes, now: float, draw: float) -> Replies | Errand:
+        assert self._course is not None  # a body is expected only after headers that began a course
+        self._state = _State.AWAITING
+        self._steps = self._course.steps(body, now, draw)
+        try:
+            return next(self._steps)
+        except StopIteration as end:
+            return self._decided(end.value)
+
+    def _decided(self, reply: End) -> Replies:
+        """The reply to the body; if it was collected, to its headers, and then the body goes on."""
+        self._steps = None
+        intake = self._intake
+        if intake is None or isinstance(reply, Answer):
+            return self._end(reply)
+        reply = replace(reply, to=RequestHeaders)
+        if isinstance(reply, RouteTo) and self._trailers and self._mode is BodyMode.FULL_DUPLEX:
+            reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
+        onward = intake.onward(ended=not self._trailers)
+        return (*self._end(reply), *onward, *((Continue(Trailers),) if self._trailers else ()))
+
+    def _end(self, reply: End) -> Replies:
+        """Nothing more is to be said of the request."""
+        match reply:
+            case RouteTo():
+                self._state = _State.ROUTED
+            case PassOn():
+                self._state = _State.PASSED
+            case Answer():
+                self._state = _State.ANSWERED
+                if self._explains:
+                    reply = replace(reply, explanation=self._explanation())
+        return (reply,)
 
     def _served(self, head: ResponseHeaders, now: float) -> Reply:
         if self.request is not None:
             self._router.served_by(self.request, head.upstream, now, head.status)
         return Annotate(self._explanation(head.upstream)) if self._explains else Continue(ResponseHeaders)
-
-    def read(self, body: bytes, now: float) -> Request:
-        """The request that a body asks for; only where a body is expected. Raises BodyError."""
-        return self._request(self._prompt(body), now, len(body))
-
-    def _request(self, prompt: Prompt, now: float, body_bytes: int) -> Request:
-        share, beliefs = self._router.policy.tenants_share_prefixes, self._router.beliefs
-        return request_of(prompt, self._caller, self._id, beliefs, now, share_prefixes=share, body_bytes=body_bytes)
-
-    def _prompt(self, body: bytes) -> Prompt:
-        assert self._endpoint is not None  # the state BODY is entered with an endpoint
-        return self._believed(self._endpoint.parse(body, self._content_type))
-
-    def counted(self, exact: ExactCount | None, now: float, draw: float) -> Replies | TakePlace:
-        """Reply to the body now that its tokens are counted, or could not be counted in time (None)."""
-        assert self._state is _State.COUNTING
-        assert self.request is not None  # COUNTING is entered with one
-        assert self._asked is not None
-        prompt, wish = self._asked
-        if exact is not None:
-            self.request = with_count(self.request, prompt, exact, wish.layouts)
-        self._asked = None
-        return self._choose(self.request, now, draw)
-
-    def placed(self, place: int | None, now: float, draw: float) -> Replies | TakePlace:
-        """Reply to the body now that a place was taken, the one of this number, or that none was left (None).
-
-        Then what is left is decided upon anew.
-        """
-        assert self._state is _State.PLACING
-        assert self.request is not None
-        assert self.decision is not None
-        if place is None:
-            self._router.release(self._id, now)
-            self._full |= {candidate.instance.key for candidate in self.decision.candidates}
-            return self._choose(self.request, now, draw)
-        self.decision = self.decision.with_chosen(place)
-        assert self.decision.chosen is not None
-        if place:
-            self._router.place(self.request, self.decision.chosen, now, self.decision.partner)
-        return self._replies(self._go(self.request, self.decision))
-
-    def _route(self, body: bytes, now: float, draw: float) -> Replies | Errand:
-        try:
-            prompt = self._prompt(body)
-        except BodyError as error:
-            return (self._answer(errors.bad_body(error, self._dialect)),)
-        request = self.request = self._request(prompt, now, len(body))
-        if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
-            return self._replies(self._pass_on("no_model", draw))
-        wish = wish_for(request, self._router.snapshot(), draw) if self._may_count(prompt) else None
-        if wish is not None and prompt.token_ids:
-            request = self.request = with_ids(request, prompt, wish.layouts)
-        elif wish is not None and prompt.countable is not None and (what := prompt.countable()) is not None:
-            self._asked = prompt, wish
-            self._state = _State.COUNTING
-            return CountTokens(request.model, what, want_ids=bool(wish.layouts))
-        return self._choose(request, now, draw)
-
-    def _may_count(self, prompt: Prompt) -> bool:
-        """Whether token ids are at hand, or can be had."""
-        if prompt.token_ids:
-            return prompt.choices == 1 and not prompt.pieces
-        return prompt.countable is not None and prompt.model in self._rules.counted_models
-
-    def _choose(self, request: Request, now: float, draw: float) -> Replies | TakePlace:
-        decision = self.decision = self._router.choose(request, now, draw, self._full)
-        self._decided_at_s = now
-        if decision.chosen is None:
-            return self._replies(self._turn_away(request, decision, now, draw))
-        if not self._rules.strict:
-            return self._replies(self._go(request, decision))
-        self._state = _State.PLACING
-        ranked = (candidate.instance for candidate in decision.candidates)
-        return TakePlace(self._id, tuple(Place(each.key, self._router.limit(each)) for each in ranked))
-
-    def _go(self, request: Request, decision: Decision) -> Reply:
-        self._state = _State.ROUTED
-        reply = route_to(self._router, request, decision, self._rules, in_header=self._gateway)
-        if self._intake is None:
-            return reply
-        no_retry = ((TRAILERS_HEADER, "1"),) if self._trailers and self._mode is BodyMode.FULL_DUPLEX else ()
-        return replace(reply, to=RequestHeaders, headers=(*reply.headers, *no_retry))
-
-    @property
-    def _dialect(self) -> errors.Dialect:
-        return errors.Dialect.OPENAI if self._endpoint is None else self._endpoint.dialect
-
-    def _believed(self, prompt: Prompt) -> Prompt:
-        """The prompt without what the operator does not let bodies say."""
-        if prompt.priority is None or self._rules.trust.body_priority:
-            return prompt
-        return replace(prompt, priority=None)
-
-    def _turn_away(self, request: Request, decision: Decision, now: float, draw: float) -> Reply:
-        """Refuse, unless no instance is known at all: then Envoy's own balancing may be the better guess."""
-        if decision.reason is Reason.NO_INSTANCE and not (self._rules.refuse_unknown or self._gateway):
-            return self._pass_on(decision.reason, draw)
-        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw)
-        return self._answer(errors.unroutable(request, decision, wait_s, self._dialect, gateway=self._gateway))
-
-    def _pass_on(self, reason: str, draw: float, to: type[Message] | None = None) -> PassOn | Answer:
-        """Let it go on undecided. A gateway that balances nothing by itself is given endpoints, or an error."""
-        self._state = _State.PASSED
-        endpoints = anyone(self._router, self._subset, draw) if self._gateway else ()
-        if self._gateway and not endpoints:
-            return self._answer(errors.no_endpoint(Reason.NO_INSTANCE.value, self._dialect))
-        return PassOn(to or (RequestBody if self._intake is None else RequestHeaders), reason, endpoints)
-
-    def _answer(self, refusal: errors.Refusal) -> Answer:
-        self._state = _State.ANSWERED
-        explanation = self._explanation() if self._explains else ""
-        return Answer(refusal.status, refusal.body, refusal.code, refusal.retry_after_s, explanation)

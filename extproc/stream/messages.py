@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from extproc.core.values.outcome import Features
-from extproc.core.values.request import Countable
 from extproc.errors import ExtprocError
 
 EXPLANATION_HEADER = "x-extproc-explanation"
@@ -145,32 +144,3 @@ Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack
 
 Replies = tuple[Reply, ...]
 """To one message, in order; none at all where Envoy does not wait for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountTokens:
-    """No reply yet: the shell is to count these tokens and to hand the count to `Exchange.counted`."""
-
-    model: str
-    what: Countable
-    want_ids: bool  # and not just their number
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An instance that would do, and how many open requests it may have, this one included; None: any number."""
-
-    key: str  # Instance.key
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TakePlace:
-    """No reply yet: the shell is to take the first place that is left over all routers, for `Exchange.placed`."""
-
-    request_id: str
-    places: tuple[Place, ...]
-
-
-Errand = CountTokens | TakePlace
-"""What the shell is to do before an exchange can reply."""

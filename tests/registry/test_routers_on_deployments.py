@@ -16,7 +16,7 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.core.flight.ledger import Ledger, Reservation
-from extproc.stream.messages import Place, TakePlace
+from extproc.stream.errands import Place, TakePlace
 from tests.redis_server import RedisServer
 from tests.registry.deployments import LONG_S, ask, cluster_of_three, until, watched_by_sentinels
 from tests.registry.test_deployments import migrate, owns

@@ -14,7 +14,7 @@ import redis.asyncio as aioredis
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import parse
 from extproc.adapters.strict_bookings import StrictBookings
-from extproc.stream.messages import Place, TakePlace
+from extproc.stream.errands import Place, TakePlace
 from tests.redis_server import RedisServer
 from tests.registry.deployments import Wire
 

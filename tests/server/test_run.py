@@ -23,7 +23,7 @@ from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.run import first_state, gauges
 from extproc.server.tasks import begin, end
-from extproc.stream.messages import Place, TakePlace
+from extproc.stream.errands import Place, TakePlace
 from tests.core.builders import blocks, instance, router
 from tests.redis_server import RedisServer
 from tests.registry.deployments import Wire

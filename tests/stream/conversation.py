@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 
 from extproc.core.router import Router
+from extproc.stream.errands import Errand
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Continue, Errand, Replies, Reply, RequestBody, RequestHeaders
+from extproc.stream.messages import Continue, Replies, Reply, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL
 

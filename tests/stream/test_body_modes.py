@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens.tokens import ExactCount
+from extproc.stream.errands import CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import (
     TRAILERS_HEADER,
     Answer,
     BodyMode,
     Continue,
-    CountTokens,
-    Errand,
     HandBack,
     Message,
     OutOfOrderError,
@@ -30,7 +29,6 @@ from extproc.stream.messages import (
     ResponseBody,
     ResponseHeaders,
     RouteTo,
-    TakePlace,
     Trailers,
 )
 from extproc.stream.rules import Rules
@@ -265,9 +263,9 @@ def test_tokens_are_counted_and_places_taken_before_the_headers_are_answered() -
     body = orjson.dumps(chat(messages=[{"role": "user", "content": "some words " * 500}]))
     errand = told(exchange, RequestBody(body[:100], False), RequestBody(body[100:], True))[-1]
     assert isinstance(errand, CountTokens)
-    wish = exchange.counted(ExactCount(999, 0), 0.0, 0.0)
+    wish = exchange.resume(ExactCount(999, 0), 0.0, 0.0)
     assert isinstance(wish, TakePlace)
-    decision, onward = routes(exchange.placed(0, 0.0, 0.0))
+    decision, onward = routes(exchange.resume(0, 0.0, 0.0))
     assert decision.features.prompt_tokens == 999
     assert onward == (HandBack(body[:100], False), HandBack(body[100:], True))
 

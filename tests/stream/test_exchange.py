@@ -14,21 +14,18 @@ from extproc.core.snapshot import Policy
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.instance import Instance, Lifecycle, Role
 from extproc.core.values.request import Conversation
+from extproc.stream.errands import CountTokens, Errand, Place, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import (
     Annotate,
     Answer,
     Continue,
-    CountTokens,
-    Errand,
     PassOn,
-    Place,
     Reply,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
     RouteTo,
-    TakePlace,
     Trailers,
 )
 from extproc.stream.rules import Rules
@@ -180,7 +177,7 @@ def test_tokens_are_counted_where_that_tells_which_instance_has_room() -> None:
         assert isinstance(wish.what, Conversation)
         assert wish.what.arguments == {"thinking": False}
         assert made.ledger.in_flight() == {}
-        reply = one(exchange.counted(None if tokens is None else ExactCount(tokens, 0), 0.0, 0.0))
+        reply = one(exchange.resume(None if tokens is None else ExactCount(tokens, 0), 0.0, 0.0))
         assert isinstance(reply, RouteTo)
         assert reply.features.instance_key == f"{name}@1"
         assert exchange.request is not None
@@ -220,7 +217,7 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
         made, exchange, wish = placing(**rules)
         assert wish == TakePlace("1", (Place("a@1", limits[0]), Place("b@1", limits[1])))
         assert made.ledger.in_flight() == {"a@1": 1}  # the next decision does not wait for Redis
-        reply = one(exchange.placed(place, 0.0, 0.0))
+        reply = one(exchange.resume(place, 0.0, 0.0))
         assert isinstance(reply, RouteTo)
         assert reply.features.instance_key == key
         assert made.ledger.in_flight() == {key: 1}
@@ -232,7 +229,7 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
 
 def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> None:
     made, exchange, _ = placing(max_in_flight=5)
-    reply = one(exchange.placed(None, 0.0, 0.0))
+    reply = one(exchange.resume(None, 0.0, 0.0))
     assert isinstance(reply, Answer)
     assert (reply.status, reply.reason) == (503, "at_concurrency_limit")
     assert reply.retry_after_s
@@ -248,7 +245,7 @@ def test_instances_beyond_the_first_few_are_asked_too_before_a_request_is_refuse
     asked = []
     while isinstance(reply, TakePlace):
         asked += [place.key for place in reply.places]
-        reply = one(exchange.placed(None, 0.0, 0.0))
+        reply = one(exchange.resume(None, 0.0, 0.0))
     assert sorted(asked) == [f"{name}@1" for name in names]
     assert isinstance(reply, Answer)
     assert made.ledger.in_flight() == {}

@@ -18,8 +18,9 @@ from extproc.core.prefixes.prefix_chain import prefix_salt, token_chain
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance
 from extproc.core.values.request import KvLayout
+from extproc.stream.errands import CountTokens
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import CountTokens, RequestBody, RequestHeaders
+from extproc.stream.messages import RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 
 _HANGS_S = 60.0  # the engine publishes within milliseconds; this only ends a test that would wait for ever
@@ -77,7 +78,7 @@ class Predictor:
         if isinstance(reply, CountTokens):
             exact = await self._tokenizers.count(reply.model, reply.what, reply.want_ids)
             assert exact is not None, f"no exact count: {self._tokenizers.outcomes}"
-            exchange.counted(exact, 0.0, 0.0)
+            exchange.resume(exact, 0.0, 0.0)
         exchange.close(0.0)
         request, decision = exchange.request, exchange.decision
         assert request is not None

@@ -1,10 +1,11 @@
-"""The objectives that goodput is counted by: what is usual for each class, and how others are written."""
+"""The objectives that goodput is counted by: those of the classes, and how others are written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 
+from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
@@ -17,13 +18,7 @@ _FORM = (
 
 Slos = Mapping[RequestClass, Slo]
 
-# Interactive: what the comparison of published routers on the same traces counts as good. The others are our choice:
-# who hands in a book waits longer for its first word, and nobody waits for a batch unless it mostly stands still.
-DEFAULT_SLOS: Slos = {
-    RequestClass.INTERACTIVE: Slo(ttft_s=2.0, tpot_s=0.05),
-    RequestClass.LONG_CONTEXT: Slo(ttft_s=10.0, tpot_s=0.1),
-    RequestClass.BATCH: Slo(completion_s=60.0, completion_times_unloaded=10.0),
-}
+DEFAULT_SLOS: Slos = {kind: weights.slo for kind, weights in DEFAULT_CLASSES.items()}
 
 
 def parse_slos(texts: Iterable[str], defaults: Slos = DEFAULT_SLOS) -> Slos:

@@ -1,0 +1,46 @@
+"""The whole file, and what it makes of the core's values. What a file leaves out stays as it is by default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from extproc.adapters import yaml_files
+from extproc.core.fleet.zones import Zones
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.values.request import RequestClass
+from extproc.errors import ConfigError
+from extproc.policy_file.classes import classes_of
+from extproc.policy_file.zones import ListedCrossing, Way, zones_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPolicy:
+    """What a policy file says, in the core's own values."""
+
+    zones: Zones = field(default_factory=Zones)
+    classes: ClassPolicy = field(default_factory=ClassPolicy)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    own_zone: str = ""
+    crossings: tuple[ListedCrossing, ...] = ()
+    unlisted: Way | None = None
+    classes: dict[RequestClass, dict[str, Any]] = {}
+    priority_step: float | None = None
+    priority_span: int | None = None
+
+
+def load_policy(path: Path) -> OperatorPolicy:
+    """Read a policy file. Raises ConfigError, with one line that names what is wrong."""
+    file = yaml_files.load(path, _File)
+    try:
+        return OperatorPolicy(
+            zones=zones_of(file.own_zone, file.crossings, file.unlisted),
+            classes=classes_of(file.classes, file.priority_step, file.priority_span),
+        )
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error

@@ -1,0 +1,52 @@
+"""What the shell is to do before a request can be answered, and how it comes back with what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from extproc.core.values.request import Countable
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """Count these tokens; comes back with an ExactCount, or None if that was not possible in time."""
+
+    model: str
+    what: Countable
+    want_ids: bool  # and not just their number
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instance that would do, and how many open requests it may have, this one included; None: any number."""
+
+    key: str  # Instance.key
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlace:
+    """Take the first place that is left over all routers; comes back with its number, None if none was left."""
+
+    request_id: str
+    places: tuple[Place, ...]
+
+
+Errand = CountTokens | TakePlace
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """An errand's result, and the time in seconds and the chance in [0, 1) to go on with."""
+
+    result: object
+    now: float
+    draw: float
+
+
+_Outcome = TypeVar("_Outcome")
+
+Steps = Generator[Errand, Resumed, _Outcome]
+"""Steps that end with an outcome, and may need errands on their way."""
