@@ -1,10 +1,9 @@
 -- Limits: mends charges whose requests have ended. The formula is that of `extproc.core.limits.gcra.settled`.
 -- KEYS  one bucket of each charge; the same may come again
 -- ARGV  two of each: by how many µs the charge was too little (negative: too much), and when it was made, in µs
--- Returns the number of buckets that were changed.
+-- Returns the time in µs.
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local changed = 0
 
 for i = 1, #KEYS do
   local change_us, charged_at_us = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
@@ -17,7 +16,6 @@ for i = 1, #KEYS do
     empty_us = empty_us + change_us
     redis.call('HSET', KEYS[i], 'empty', string.format('%.17g', empty_us), 'since', string.format('%.17g', since_us))
     redis.call('PEXPIRE', KEYS[i], math.max(0, math.ceil((empty_us - now_us) / 1000)) + 1000)
-    changed = changed + 1
   end
 end
-return changed
+return now_us

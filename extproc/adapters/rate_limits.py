@@ -9,8 +9,7 @@ is not sent again, since what a charge was too large for comes back by itself, a
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
@@ -20,28 +19,17 @@ from extproc.adapters.leased_counts import LeasedCounts
 from extproc.adapters.redis_link import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
 from extproc.core.limits.charge import Receipt, Settlement, State, Verdict, cost, of_kind, refund
+from extproc.core.limits.counts import LimitCounts
 from extproc.core.limits.rules import Bucket, Kind, Limits
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
-    from extproc.stream.limited import Charge
+    from extproc.stream.errands import Charge
 
 _LONGEST_NAME = 64  # characters of a tenant or model in a key; longer ones are known by their digest
 _MOST_UNSETTLED = 100_000  # that wait for Redis
 _MOST_AT_ONCE = 500  # in one call
-
-
-@dataclass(slots=True)
-class Counts:
-    """What became of requests that were charged, for metrics."""
-
-    refused: Counter[Kind] = field(default_factory=Counter)  # by the bucket that was full
-    lost: int = 0  # requests of which Redis did not tell in time
-    unsettled: int = 0  # ends that never reached Redis, or may not have
-    charged_tokens: int = 0  # before they ran
-    returned_tokens: int = 0  # that turned out not to be used
-    added_tokens: int = 0  # that were used beyond what was charged
 
 
 class RateLimits:
@@ -57,7 +45,7 @@ class RateLimits:
         heartbeat_s: float = HEARTBEAT_S,
         lease_s: float = LEASE_S,
     ) -> None:
-        self.counts = Counts()
+        self.counts = LimitCounts()
         self._link = link
         self._base = base
         self._limits = limits
@@ -101,6 +89,7 @@ class RateLimits:
         self._lost = False
         verdict = _verdict(wish.buckets, told)
         if verdict.allowed:
+            self.counts.allowed += 1
             self._note(wish, counted, told[1])
         elif verdict.full is not None:
             self.counts.refused[verdict.full.bucket.kind] += 1

@@ -27,7 +27,6 @@ class Refusal:
     code: str
     body: bytes
     retry_after_s: int | None = None
-    headers: tuple[tuple[str, str], ...] = ()  # more of them
 
 
 _PLACEMENT = (

@@ -36,7 +36,7 @@ def over_limit(verdict: Verdict, model: str, tokens: int, dialect: Dialect) -> R
     message = _message(full, model, tokens, wait_s)
     body = _anthropic(message) if dialect is Dialect.ANTHROPIC else _openai(message, full.bucket.kind)
     code = f"limit_{full.bucket.kind.value}"
-    return Refusal(429, code, orjson.dumps(body), wait_s, limit_headers(verdict, dialect))
+    return Refusal(429, code, orjson.dumps(body), wait_s)
 
 
 def limits_unknown(dialect: Dialect) -> Refusal:

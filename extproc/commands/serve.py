@@ -15,6 +15,7 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name
+from extproc.core.limits.rules import Limits
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
@@ -138,7 +139,8 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy-file",
         type=Path,
         metavar="FILE.yaml",
-        help="zones and what crossing them takes, classes and what waiting is worth to them (default: one zone)",
+        help="zones and what crossing them takes, classes and what waiting is worth to them, limits of tenants and"
+        " models (default: one zone, no limits)",
     )
     parser.add_argument(
         "--zone",
@@ -252,6 +254,7 @@ def rules(args: argparse.Namespace) -> Rules:
         strict=args.strict_limits,
         destination=Destination(args.destination),
         body_limit_bytes=args.body_limit_bytes,
+        limits=limits(args),
     )
 
 
@@ -267,9 +270,21 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def _operator(args: argparse.Namespace) -> OperatorPolicy:
+    return OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+
+
+def limits(args: argparse.Namespace) -> Limits:
+    """Return the limits of tenants and models. Raises ConfigError."""
+    found = _operator(args).limits
+    if not args.tenant_header and any(rule.tenants is not None for rule in found.rules):
+        raise ConfigError(f"{args.policy_file}: limits of tenants need --tenant-header, which tells them apart")
+    return found
+
+
 def policy(args: argparse.Namespace) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
-    operator = OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+    operator = _operator(args)
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,

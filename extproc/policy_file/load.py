@@ -10,10 +10,12 @@ import msgspec
 
 from extproc.adapters import yaml_files
 from extproc.core.fleet.zones import Zones
+from extproc.core.limits.rules import Limits
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file.classes import classes_of
+from extproc.policy_file.limits import LimitsSection, limits_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
 
@@ -23,6 +25,7 @@ class OperatorPolicy:
 
     zones: Zones = field(default_factory=Zones)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
+    limits: Limits = field(default_factory=Limits)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +35,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     classes: dict[RequestClass, dict[str, Any]] = {}
     priority_step: float | None = None
     priority_span: int | None = None
+    limits: LimitsSection = LimitsSection()
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -41,6 +45,7 @@ def load_policy(path: Path) -> OperatorPolicy:
         return OperatorPolicy(
             zones=zones_of(file.own_zone, file.crossings, file.unlisted),
             classes=classes_of(file.classes, file.priority_step, file.priority_span),
+            limits=limits_of(file.limits),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

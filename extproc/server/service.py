@@ -18,16 +18,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.addresses import Access, Endpoint
 from extproc.core.health.verdict import Attempt
+from extproc.core.limits.charge import Settlement, Verdict, settlement
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
-from extproc.stream.errands import CountTokens, Errand, TakePlace
+from extproc.stream.errands import Charge, CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import OutOfOrderError, PassOn, Replies
+from extproc.stream.messages import OutOfOrderError, PassOn, Replies, RouteTo
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -52,6 +53,22 @@ class Places(Protocol):
         """The request has ended; unknown ids are ignored."""
 
 
+class Charges(Protocol):
+    """Holds requests against the limits of their tenants and models, over all routers."""
+
+    async def charge(self, wish: Charge) -> Verdict | None:
+        """What became of it, None if nobody could tell in time."""
+
+    def handed_over(self, request_id: str) -> None:
+        """The request goes on to an engine."""
+
+    def release(self, request_id: str) -> None:
+        """The request has ended; unknown ids are ignored."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """What a request used, whichever router had charged it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shell:
     """What the service needs from outside: the state, who watches, the clock and chance."""
@@ -65,6 +82,7 @@ class Shell:
     count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
     places: Places | None = None  # needed for `rules.strict`
     max_streams: int = 20_000  # requests under way at once
+    charges: Charges | None = None  # needed for `rules.limits`
 
 
 class ExtProc:
@@ -120,6 +138,8 @@ class ExtProc:
             exchange.close(shell.clock())
             if shell.places:
                 shell.places.release(exchange_id)
+            if shell.charges:
+                shell.charges.release(exchange_id)
             self._open_streams -= 1
             if not self._open_streams:
                 self.idle.set()
@@ -139,12 +159,16 @@ class ExtProc:
                 return await shell.count(errand) if shell.count else None
             case TakePlace():
                 return await shell.places.take(errand) if shell.places else 0
+            case Charge():
+                return await shell.charges.charge(errand) if shell.charges else None
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell
         for reply in replies:
             answer = wire.encode_reply(reply, shell.cluster_header)
             shell.observer.replied(exchange, reply, shell.clock() - began_s)
+            if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
+                shell.charges.handed_over(exchange.request.id)
             if isinstance(reply, PassOn):
                 self._warn(reply.reason)
             yield answer
@@ -193,6 +217,8 @@ class AccessLog:
         else:
             shell.router.learn(entry, shell.clock())
             shell.observer.finished(entry)
+            if shell.charges and (mended := settlement(entry)) is not None:
+                shell.charges.settle(mended)
 
     def _tell_trust(self) -> None:
         news = self._shell.router.trust.news

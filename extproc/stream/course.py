@@ -1,7 +1,7 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
-    body -> prompt -> request -> counted, if that could change the decision -> decided upon -> a place taken, in strict
-    mode -> RouteTo
+    body -> prompt -> request -> within its limits -> counted, if that could change the decision -> decided upon
+    -> a place taken, in strict mode -> RouteTo
 
 It may end sooner: with an Answer where the client or the fleet is at fault, with PassOn where Envoy guesses better.
 """
@@ -22,7 +22,8 @@ from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
-from extproc.stream.messages import Answer, PassOn, RequestBody, RouteTo
+from extproc.stream.limited import limited
+from extproc.stream.messages import Answer, Headers, PassOn, RequestBody, RouteTo
 from extproc.stream.rules import Rules
 
 End = RouteTo | Answer | PassOn
@@ -50,6 +51,8 @@ class Course:
         self.request: Request | None = None
         self.decision: Decision | None = None
         self.decided_at_s = 0.0
+        self.headers: Headers = ()  # of the answer, whoever gives it
+        self._receipt = ""  # for what was charged to limits
 
     def steps(self, body: bytes, now: float, draw: float) -> Steps[End]:
         """From the body to the reply. `now` in seconds, `draw` in [0, 1) for near-ties."""
@@ -58,6 +61,10 @@ class Course:
         except BodyError as error:
             return answer(errors.bad_body(error, self.dialect))
         request = self._request(prompt, now, len(body))
+        charged = yield from limited(self._rules.limits, request, self.dialect, now, draw)
+        now, draw, self.headers, self._receipt = charged.now, charged.draw, charged.headers, charged.receipt
+        if charged.refusal is not None:
+            return answer(charged.refusal)
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self.pass_on("no_model", draw)
         if self._may_count(prompt):
@@ -66,7 +73,8 @@ class Course:
         decision, now, draw = yield from decide(request, now, draw)
         if decision.chosen is None:
             return self._turned_away(request, decision, now, draw)
-        return route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
+        reply = route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
+        return replace(reply, features=replace(reply.features, charge=self._receipt)) if self._receipt else reply
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for. Raises BodyError."""

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from extproc.core.limits.rules import Bucket
 from extproc.core.values.request import Countable
 
 
@@ -34,7 +35,18 @@ class TakePlace:
     places: tuple[Place, ...]
 
 
-Errand = CountTokens | TakePlace
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Charge a request to these limits, all or none; comes back with a Verdict, None if nobody could tell in time."""
+
+    request_id: str
+    tenant: str
+    model: str  # as the client named it
+    tokens: int
+    buckets: tuple[Bucket, ...]
+
+
+Errand = CountTokens | TakePlace | Charge
 
 
 @dataclass(frozen=True, slots=True)

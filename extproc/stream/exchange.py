@@ -14,6 +14,7 @@ States and what may come in each:
     ROUTED      ResponseHeaders             ROUTED: Continue or Annotate
                 RequestBody                 ROUTED: no reply in FULL_DUPLEX (Envoy may send a body's end twice)
     PASSED      RequestBody                 PASSED: goes on unchanged
+                ResponseHeaders             PASSED: Continue or Annotate
     ANSWERED    RequestBody                 ANSWERED: no reply if it was collected; Envoy had sent it before our answer
     any         ResponseBody, Trailers      the same: goes on unchanged
 
@@ -43,12 +44,14 @@ from extproc.stream.destination import Gateway, answer, confined, undecided
 from extproc.stream.errands import Errand, Resumed, Steps
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
+    EXPLANATION_HEADER,
     TRAILERS_HEADER,
     Annotate,
     Answer,
     BodyMode,
     Continue,
     HandBack,
+    Headers,
     Message,
     OutOfOrderError,
     PassOn,
@@ -117,6 +120,8 @@ class Exchange:
                 return self._decide(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
                 return (self._served(message, now),)
+            case _State.PASSED, ResponseHeaders():
+                return (self._annotated(self._headers),)
             case _State.COLLECTING, RequestBody():
                 return self._collect(message, now, draw)
             case _State.COLLECTING, Trailers(of_request=True):
@@ -158,9 +163,15 @@ class Exchange:
             return None
         return material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
 
-    def _explanation(self, upstream: str = "") -> str:
-        known = self.material()
-        return "" if known is None else as_line(explain(known, self.trace_id), upstream)
+    @property
+    def _headers(self) -> Headers:
+        """What the client is told in the answer's headers, whoever answers."""
+        return self._course.headers if self._course else ()
+
+    def _explanation(self, upstream: str = "") -> Headers:
+        """The header that tells why, if the caller is to be told and there is something to tell."""
+        known = self.material() if self._explains else None
+        return () if known is None else ((EXPLANATION_HEADER, as_line(explain(known, self.trace_id), upstream)),)
 
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
@@ -252,11 +263,13 @@ class Exchange:
                 self._state = _State.PASSED
             case Answer():
                 self._state = _State.ANSWERED
-                if self._explains:
-                    reply = replace(reply, explanation=self._explanation())
+                reply = replace(reply, headers=(*self._headers, *self._explanation()))
         return (reply,)
 
     def _served(self, head: ResponseHeaders, now: float) -> Reply:
         if self.request is not None:
             self._router.served_by(self.request, head.upstream, now, head.status)
-        return Annotate(self._explanation(head.upstream)) if self._explains else Continue(ResponseHeaders)
+        return self._annotated((*self._headers, *self._explanation(head.upstream)))
+
+    def _annotated(self, headers: Headers) -> Reply:
+        return Annotate(headers) if headers else Continue(ResponseHeaders)

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from extproc.api.errors import Dialect, Refusal
 from extproc.api.limits import Headers, limit_headers, limits_unknown, over_limit
 from extproc.core.limits.charge import Receipt, Verdict, estimated_tokens, of_kind
-from extproc.core.limits.rules import Bucket, Kind, Limits, OnLoss
+from extproc.core.limits.rules import Kind, Limits, OnLoss
 from extproc.core.values.request import Request
-
-if TYPE_CHECKING:
-    from extproc.stream.errands import Steps
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """Charge these buckets, all or none; comes back with a Verdict, or None if nobody could tell in time."""
-
-    request_id: str
-    tenant: str
-    model: str
-    tokens: int
-    buckets: tuple[Bucket, ...]
+from extproc.stream.errands import Charge, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +19,7 @@ class Limited:
     now: float
     draw: float
     refusal: Refusal | None = None
-    headers: Headers = ()  # of the answer, whoever answers
+    headers: Headers = ()  # of the answer, whoever gives it
     receipt: str = ""  # for `Features.charge`
 
 
@@ -47,8 +33,8 @@ def limited(limits: Limits, request: Request, dialect: Dialect, now: float, draw
     now, draw, verdict = resumed.now, resumed.draw, resumed.result
     if not isinstance(verdict, Verdict):
         return Limited(now, draw, limits_unknown(dialect) if limits.on_loss is OnLoss.REFUSE else None)
+    headers = limit_headers(verdict, dialect)
     if not verdict.allowed:
-        return Limited(now, draw, over_limit(verdict, request.model, tokens, dialect))
+        return Limited(now, draw, over_limit(verdict, request.model, tokens, dialect), headers)
     receipt = Receipt(tokens, verdict.at_us, request.tenant, request.model)
-    charged = receipt.text() if of_kind(buckets, Kind.TOKENS) else ""
-    return Limited(now, draw, headers=limit_headers(verdict, dialect), receipt=charged)
+    return Limited(now, draw, None, headers, receipt.text() if of_kind(buckets, Kind.TOKENS) else "")

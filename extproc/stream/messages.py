@@ -22,6 +22,10 @@ TRAILERS_HEADER = "x-extproc-trailers"
 """Header of a request whose body is handed back and has trailers: it must not be retried (`control.routes`)."""
 
 
+Headers = tuple[tuple[str, str], ...]
+"""Names in lower case, and values of printable ASCII."""
+
+
 class OutOfOrderError(ExtprocError):
     """A message that the protocol does not allow at this point."""
 
@@ -94,9 +98,9 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Let the answer's headers go on with one more, EXPLANATION_HEADER, for a caller who may see it."""
+    """Let the answer's headers go on with these set, whatever the engine had under their names."""
 
-    explanation: str  # printable ASCII
+    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class RouteTo:
     cluster: str  # "" where the proxy knows none
     endpoints: tuple[str, ...]
     features: Features
-    headers: tuple[tuple[str, str], ...] = ()  # more request headers to set, such as who computes the prompt
+    headers: Headers = ()  # more request headers to set, such as who computes the prompt
     to: type[Message] = RequestBody  # the message that this is the reply to
     alternatives: tuple[str, ...] = ()  # endpoints of whatever cluster to go to if the choice fails, best first
 
@@ -128,7 +132,7 @@ class Answer:
     body: bytes  # JSON
     reason: str  # for metrics and Envoy's logs; no spaces
     retry_after_s: int | None = None
-    explanation: str = ""  # for EXPLANATION_HEADER, "" if the caller is not to see one
+    headers: Headers = ()  # more of them
 
 
 @dataclass(frozen=True, slots=True)

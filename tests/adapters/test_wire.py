@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
@@ -281,13 +282,15 @@ def test_more_headers_of_a_route_are_set_beside_the_cluster() -> None:
     assert len({option.append_action for option in options}) == 1
 
 
-def test_an_explanation_becomes_a_header_of_the_answer_and_only_where_there_is_one() -> None:
+def test_more_headers_of_the_answer_replace_the_engines_own() -> None:
     """On an engine's answer by a mutation, on one of ours among its own headers."""
-    reply = ext_proc.ProcessingResponse.FromString(encode_reply(Annotate("why"), "x"))
-    (option,) = reply.response_headers.response.header_mutation.set_headers
-    assert (option.header.key, option.header.raw_value) == (EXPLANATION_HEADER, b"why")
-    for explanation in ("why", ""):
-        answer = Answer(503, b"{}", "not_ready", explanation=explanation)
-        reply = ext_proc.ProcessingResponse.FromString(encode_reply(answer, "x"))
-        values = {each.header.key: each.header.raw_value for each in reply.immediate_response.headers.set_headers}
-        assert values.get(EXPLANATION_HEADER, b"") == explanation.encode()
+    headers = ((EXPLANATION_HEADER, "why"), ("x-ratelimit-limit-requests", "60"))
+    reply = ext_proc.ProcessingResponse.FromString(encode_reply(Annotate(headers), "x"))
+    options = reply.response_headers.response.header_mutation.set_headers
+    assert [(each.header.key, each.header.raw_value.decode()) for each in options] == list(headers)
+    overwrite = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    assert {option.append_action for option in options} == {overwrite}
+    for more in (headers, ()):
+        reply = ext_proc.ProcessingResponse.FromString(encode_reply(Answer(503, b"{}", "not_ready", headers=more), "x"))
+        values = [(h.header.key, h.header.raw_value.decode()) for h in reply.immediate_response.headers.set_headers]
+        assert values == [("content-type", "application/json"), *more]

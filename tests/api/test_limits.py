@@ -70,7 +70,12 @@ def test_each_dialect_has_headers_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("full", "kind", "message", "wait_s"),
     [
-        (State(REQUESTS, 60.0, 0.4), "requests", "requests per min (RPM): Limit 60, Used 60. Please try again in 1s", 1),
+        (
+            State(REQUESTS, 60.0, 0.4),
+            "requests",
+            "requests per min (RPM): Limit 60, Used 60. Please try again in 1s",
+            1,
+        ),
         (
             State(TOKENS, 149_000.2, 8.2),
             "tokens",
@@ -87,7 +92,6 @@ def test_a_refusal_says_what_ran_out_and_when_to_come_again(full: State, kind: s
     error = orjson.loads(refused.body)["error"]
     assert (refused.status, refused.retry_after_s) == (429, wait_s)
     assert refused.code == f"limit_{full.bucket.kind.value}"
-    assert refused.headers == limit_headers(verdict, Dialect.OPENAI)
     assert (error["type"], error["code"], error["param"]) == (kind, "rate_limit_exceeded", None)
     assert message in error["message"]
     theirs = orjson.loads(over_limit(verdict, "m", 20_000, Dialect.ANTHROPIC).body)

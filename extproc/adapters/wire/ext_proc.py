@@ -18,7 +18,6 @@ from extproc.stream.messages import (
     ALTERNATIVES_KEY,
     ENDPOINTS_HEADER,
     ENDPOINTS_NAMESPACE,
-    EXPLANATION_HEADER,
     Annotate,
     Answer,
     BodyMode,
@@ -177,7 +176,9 @@ def _hand_back(reply: HandBack) -> bytes:
 
 def _annotate(reply: Annotate) -> bytes:
     answer = ext_proc.ProcessingResponse()
-    _set_header(answer.response_headers.response.header_mutation, EXPLANATION_HEADER, reply.explanation)
+    mutation = answer.response_headers.response.header_mutation
+    for name, value in reply.headers:
+        _set_header(mutation, name, value)
     return bytes(answer.SerializeToString())
 
 
@@ -220,8 +221,8 @@ def _answer(reply: Answer) -> bytes:
     _set_header(immediate.headers, "content-type", "application/json")
     if reply.retry_after_s is not None:
         _set_header(immediate.headers, "retry-after", str(reply.retry_after_s))
-    if reply.explanation:
-        _set_header(immediate.headers, EXPLANATION_HEADER, reply.explanation)
+    for name, value in reply.headers:
+        _set_header(immediate.headers, name, value)
     return bytes(answer.SerializeToString())
 
 

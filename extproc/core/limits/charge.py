@@ -83,11 +83,10 @@ class Receipt:
     @classmethod
     def read(cls, text: str, tenant: str) -> Receipt | None:
         """What `text` wrote; None if it is none."""
-        tokens, _, rest = text.partition(" ")
-        at_us, _, model = rest.partition(" ")
-        if not (tokens.isdecimal() and at_us.isdecimal() and model):
+        parts = text.split(" ", 2)
+        if len(parts) < 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
             return None
-        return cls(int(tokens), int(at_us), tenant, model)
+        return cls(int(parts[0]), int(parts[1]), tenant, parts[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,9 @@ class Limits:
     rules: tuple[Rule, ...] = ()
     on_loss: OnLoss = OnLoss.ALLOW
     budget_s: float = 0.05  # that a request waits for Redis
-    names: Mapping[str, str] = field(default_factory=dict)  # of tenants, by what the tenant header tells (a digest, say)
+    names: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of tenants, by what the tenant header tells (a digest, say)
     _scopes: Mapping[tuple[Kind, bool, bool], dict[_Names, _Limit]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
