@@ -13,7 +13,19 @@ from extproc import __version__
 from extproc.errors import ExtprocError
 
 # Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
-COMMANDS = ("demo", "serve", "agent", "xds", "engine", "envoy-config", "fleet", "explain", "simulate", "bench")
+COMMANDS = (
+    "demo",
+    "serve",
+    "agent",
+    "xds",
+    "engine",
+    "envoy-config",
+    "fleet",
+    "explain",
+    "digest",
+    "simulate",
+    "bench",
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -190,7 +190,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         help="says which requests belong together (default %(default)s)",
     )
     for name, what in (
-        ("tenant", "names the tenant; `authorization` is known by its digest alone"),
+        ("tenant", "names the tenant; a key (`authorization`, `x-api-key`) is known by its digest alone"),
         ("priority", "holds the priority, a whole number, lower is more urgent"),
         ("timeout", "holds the seconds (or 250ms) that the caller waits"),
         ("class", "is interactive, long_context or batch"),

@@ -117,6 +117,11 @@ async def _status(engine: Engine, writer: asyncio.StreamWriter, argument: str) -
     _answer(writer, int(status), "application/json", b'{"of":"the engine"}', *more)
 
 
+async def _limits(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
+    """Answer with limits of the engine's own."""
+    _answer(writer, 200, "application/json", b"{}", "x-ratelimit-limit-requests: the engine's own")
+
+
 async def _html(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
     _answer(writer, int(argument), "text/html", HTML)
 
@@ -184,6 +189,7 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 SCRIPTS: dict[str, Script] = {
     "json": _json,
     "status": _status,
+    "limits": _limits,
     "html": _html,
     "encoded": _encoded,
     "bare": _bare,
