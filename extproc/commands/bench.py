@@ -12,7 +12,7 @@ from typing import Any
 from extproc.commands.numbers import count
 from extproc.errors import ConfigError
 
-HELP = "measure what asking costs: a request's way, a decision, the prefix index, Redis, what replicas see of each other, limits"
+HELP = "measure what asking costs: a request's way, a decision, the prefix index, limits, Redis, what replicas see"
 EXAMPLE = "extproc bench --instances 64"
 
 

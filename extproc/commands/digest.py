@@ -10,7 +10,7 @@ from extproc.config import header_name
 from extproc.errors import ConfigError
 
 HELP = "print the digests of API keys, as tenants are named by in a policy file"
-EXAMPLE = "extproc digest < keys.txt"
+EXAMPLE = "extproc digest --tenant-header x-api-key"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
