@@ -47,6 +47,7 @@ FEATURES = features(
     batch_requests=3,
     batch_tokens=4000.5,
     engine_waiting=1,
+    charge="1500 1800000000123456 a model with spaces",
 )
 
 
