@@ -18,13 +18,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.addresses import Access, Endpoint
 from extproc.core.health.verdict import Attempt
-from extproc.core.limits.charge import Settlement, Verdict, settlement
+from extproc.core.limits.charge import settlement
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
+from extproc.server.charges import Charges
 from extproc.stream.errands import Charge, CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
@@ -51,22 +52,6 @@ class Places(Protocol):
 
     def release(self, request_id: str) -> None:
         """The request has ended; unknown ids are ignored."""
-
-
-class Charges(Protocol):
-    """Holds requests against the limits of their tenants and models, over all routers."""
-
-    async def charge(self, wish: Charge) -> Verdict | None:
-        """What became of it, None if nobody could tell in time."""
-
-    def handed_over(self, request_id: str) -> None:
-        """The request goes on to an engine."""
-
-    def release(self, request_id: str) -> None:
-        """The request has ended; unknown ids are ignored."""
-
-    def settle(self, settlement: Settlement) -> None:
-        """What a request used, whichever router had charged it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ async def test_requests_beyond_a_rate_get_429_whichever_key_of_the_tenant_they_h
 
 
 async def test_tokens_are_charged_as_estimated_and_settled_as_used(tmp_path: Path) -> None:
-    """By the usage in the engine's answer; what an engine refused costs nothing; beyond the rest it is 429."""
+    """By the usage in the engine's answer; what an engine or the router refused costs nothing; beyond the rest 429."""
     async with running(tmp_path) as limited:
         tokens = "extproc_limit_tokens_total"
 
@@ -158,7 +158,10 @@ async def test_tokens_are_charged_as_estimated_and_settled_as_used(tmp_path: Pat
         assert first.status == 200
         assert int(first.headers["x-ratelimit-remaining-tokens"]) == 5000 - estimate
         await eventually(settled, lambda used: used == USED, 60.0)
+        charged = await limited.metric(tokens, '{step="charged"}')
         assert (await limited.ask("wordy", "status 400")).status == 400
+        assert (await limited.ask("wordy", model="nobody has it")).status == 404
+        assert await limited.metric(tokens, '{step="charged"}') > charged
         await eventually(settled, lambda used: used == USED, 60.0)
         refused = await limited.ask("wordy", max_tokens=None, messages=[{"role": "user", "content": "word " * 9000}])
         assert refused.status == 429
