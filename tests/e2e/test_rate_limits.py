@@ -198,6 +198,10 @@ async def test_an_answer_has_our_headers_in_the_place_of_the_engines(tmp_path: P
         ours = await limited.ask("both", "limits")
         assert [ours.headers[name] for name in RATE_HEADERS[:3]] == ["60", "59", "1s"]
         assert ours.headers["x-ratelimit-limit-tokens"] == "60000"
+        theirs = await limited.ask("both", "limits", path="/v1/messages")
+        assert theirs.headers["anthropic-ratelimit-requests-limit"] == "60"
+        assert theirs.headers["anthropic-ratelimit-tokens-limit"] == "60000"
+        assert "x-ratelimit-limit-tokens" not in theirs.headers
         theirs = await limited.ask("somebody else", "limits")
         assert theirs.headers["x-ratelimit-limit-requests"] == "the engine's own"
         assert "x-ratelimit-limit-tokens" not in theirs.headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +96,22 @@ async def test_routers_that_ask_at_once_never_pass_a_limit_together(server: Redi
         refused = await ask(first, SLOW, "next")
         assert (left(refused, Kind.REQUESTS), left(refused, Kind.TOKENS)) == (0, 993)
         assert first.counts.refused[Kind.REQUESTS] + second.counts.refused[Kind.REQUESTS] == 27
+
+
+async def test_no_window_lets_through_more_than_the_burst_and_what_comes_back(server: RedisServer) -> None:
+    """Of any number of routers that ask as fast as they can; the time is that of the server."""
+    limits = Limits(rules=(Rule(models=EACH, requests_per_minute=6000, request_burst=5),), budget_s=LONG_S)
+    async with AsyncExitStack() as stack:
+        routers = [await stack.enter_async_context(router(server.url, f"r{number}", limits)) for number in range(3)]
+        passed = []
+        while not passed or passed[-1] - passed[0] < 500_000:
+            asked = [ask(each, limits, "") for each in routers for _ in range(5)]
+            passed += sorted(verdict.at_us for verdict in await asyncio.gather(*asked) if verdict.allowed)
+        passed.sort()
+    for first, began_us in enumerate(passed):
+        for last in range(first, len(passed)):
+            assert last - first + 1 <= 5 + (passed[last] - began_us) / 10_000 + 1e-6
+    assert len(passed) > 5  # something came back
 
 
 async def test_one_call_charges_all_limits_or_none(server: RedisServer) -> None:
