@@ -98,7 +98,7 @@ def _allowed_headers(settings: EnvoySettings) -> str:
     """
     partners = "|".join(re.escape(name[:_PARTNER_CHARACTERS]) for name in settings.partner_headers)
     ours = re.escape(settings.cluster_header) + (f"|(?:{partners}).*" if partners else "")
-    return f"{ours}|.*-(?:extproc|ratel).*|content-type|retry-after"
+    return f"{ours}|.*-(?:extproc|ratel).*|(?:content|retry)-.*|:path"
 
 
 def grpc_service(*, retry: bool = False) -> GrpcService:

@@ -9,22 +9,27 @@ It may end sooner: with an Answer where the client or the fleet is at fault, wit
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 from extproc.api import errors
 from extproc.api.body import BodyError
 from extproc.api.paths import Endpoint
+from extproc.api.renaming import renamed
 from extproc.core.eligibility.counting import wish_for
 from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.option import Option
 from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
 from extproc.stream.limited import limited
-from extproc.stream.messages import Answer, Headers, PassOn, RequestBody, RouteTo
+from extproc.stream.messages import MODEL_HEADER, Answer, Headers, PassOn, RequestBody, RouteTo
 from extproc.stream.rules import Rules
+
+_HEADER_TEXT = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # what a header's value may hold as it is
 
 End = RouteTo | Answer | PassOn
 """The reply to the whole body."""
@@ -36,6 +41,7 @@ class Head:
 
     endpoint: Endpoint
     caller: Caller
+    path: str = ""
     content_type: str = ""
     gateway: Gateway | None = None  # None: a proxy that balances by itself what is not decided upon
 
@@ -73,8 +79,21 @@ class Course:
         decision, now, draw = yield from decide(request, now, draw)
         if decision.chosen is None:
             return self._turned_away(request, decision, now, draw)
-        reply = route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
-        return replace(reply, features=replace(reply.features, charge=self._receipt)) if self._receipt else reply
+        assert self.request is not None  # as it was decided upon
+        gateway = self._head.gateway is not None
+        reply = route_to(self._router, self.request, decision, self._rules, in_header=gateway)
+        if self._receipt:
+            reply = replace(reply, features=replace(reply.features, charge=self._receipt))
+        return self._renamed(reply, body, prompt.model, self.request.model)
+
+    def _renamed(self, reply: RouteTo, body: bytes, old: str, new: str) -> RouteTo:
+        """The reply that also names the model that was chosen, where the client's call names another."""
+        if new == old:
+            return reply
+        head = self._head
+        changed = renamed(head.endpoint, head.path, head.content_type, body, old, new)
+        self.headers = (*self.headers, (MODEL_HEADER, quote(new, safe=_HEADER_TEXT)))
+        return replace(reply, path=changed.path, body=changed.body)
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for. Raises BodyError."""
@@ -126,7 +145,8 @@ class Course:
     ) -> Steps[tuple[Decision, float, float]]:
         """The decision. `full`: keys of instances without a place left over all routers."""
         yield from ()
-        self.decision, self.decided_at_s = self._router.choose(request, now, draw, full), now
+        choice = self._router.choose_among((Option(request),), now, draw, full)
+        self.request, self.decision, self.decided_at_s = choice.option.request, choice.decision, now
         return self.decision, now, draw
 
     def _placed(self, request: Request, now: float, draw: float) -> Steps[tuple[Decision, float, float]]:
@@ -144,7 +164,8 @@ class Course:
                 decision = self.decision = decision.with_chosen(place)
                 assert decision.chosen is not None
                 if place:
-                    self._router.place(request, decision.chosen, now, decision.partner)
+                    assert self.request is not None
+                    self._router.place(self.request, decision.chosen, now, decision.partner)
                 return decision, now, draw
             self._router.release(self._id, now)
             full |= {each.key for each in ranked}

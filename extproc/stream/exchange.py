@@ -96,6 +96,7 @@ class Exchange:
         self._steps: Steps[End] | None = None  # while they go on
         self._intake: Intake | None = None  # of a body that is collected
         self._trailers = False  # they ended that body
+        self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
         self.trace_id = ""
 
@@ -175,6 +176,7 @@ class Exchange:
 
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
+        self._has_length = "content-length" in head.headers
         if self._rules.answer_models and is_models_page(head.method, head.path):
             return self._end(answer(errors.Refusal(200, "models", models_page(self._router.fleet.members()))))
         endpoint = endpoint_for(head.method, head.path)
@@ -200,7 +202,7 @@ class Exchange:
         if head.subset is not None:
             caller = confined(caller, head.subset)
         content_type, gateway = head.headers.get("content-type", ""), self._gateway(head)
-        known = Head(endpoint=endpoint, caller=caller, content_type=content_type, gateway=gateway)
+        known = Head(endpoint=endpoint, caller=caller, path=head.path, content_type=content_type, gateway=gateway)
         self._course = Course(self._router, self._id, self._rules, known)
 
     def _gateway(self, head: RequestHeaders) -> Gateway | None:
@@ -246,12 +248,17 @@ class Exchange:
         """The reply to the body; if it was collected, to its headers, and then the body goes on."""
         self._steps = None
         intake = self._intake
+        if intake is None and isinstance(reply, RouteTo) and reply.body is not None and self._has_length:
+            # Envoy answers 500 if the two differ. A length where there was none would not go with chunks or trailers.
+            reply = replace(reply, headers=(*reply.headers, ("content-length", str(len(reply.body)))))
         if intake is None or isinstance(reply, Answer):
             return self._end(reply)
-        reply = replace(reply, to=RequestHeaders)
-        if isinstance(reply, RouteTo) and self._trailers and self._mode is BodyMode.FULL_DUPLEX:
-            reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
-        onward = intake.onward(ended=not self._trailers)
+        reply, instead = replace(reply, to=RequestHeaders), None
+        if isinstance(reply, RouteTo):
+            reply, instead = replace(reply, body=None), reply.body
+            if self._trailers and self._mode is BodyMode.FULL_DUPLEX:
+                reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
+        onward = intake.onward(ended=not self._trailers, instead=instead)
         return (*self._end(reply), *onward, *((Continue(Trailers),) if self._trailers else ()))
 
     def _end(self, reply: End) -> Replies:

@@ -11,6 +11,8 @@ from extproc.errors import ExtprocError
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""
+MODEL_HEADER = "x-extproc-model"
+"""Header of the answer that tells which model gives it, where the request named another one."""
 ENDPOINTS_NAMESPACE = "envoy.lb"
 """Dynamic metadata that Envoy's load balancing reads."""
 ALTERNATIVES_KEY = "x-extproc-alternatives"
@@ -122,6 +124,8 @@ class RouteTo:
     headers: Headers = ()  # more request headers to set, such as who computes the prompt
     to: type[Message] = RequestBody  # the message that this is the reply to
     alternatives: tuple[str, ...] = ()  # endpoints of whatever cluster to go to if the choice fails, best first
+    path: str | None = None  # to ask for in place of the client's; None: that
+    body: bytes | None = None  # to send in place of the client's; None: that
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +141,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """A chunk of a body on its way, unchanged (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
+    """A chunk of a body on its way (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
     body: bytes
     last: bool
     of_request: bool = True  # False: of the answer
 
 
-Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """What goes on in place of a chunk of the request's body (STREAMED_EARLY mode); of any length."""
+
+    body: bytes
+
+
+Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | Substitute
 
 Replies = tuple[Reply, ...]
 """To one message, in order; none at all where Envoy does not wait for one."""

@@ -18,6 +18,7 @@ from extproc.adapters.wire import WireError, decode_access_log, decode_message, 
 from extproc.core.values.outcome import Outcome
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
+    MODEL_HEADER,
     Annotate,
     Answer,
     BodyMode,
@@ -30,6 +31,7 @@ from extproc.stream.messages import (
     ResponseBody,
     ResponseHeaders,
     RouteTo,
+    Substitute,
     Trailers,
 )
 from tests.core.builders import features
@@ -295,3 +297,38 @@ def test_more_headers_of_the_answer_replace_the_engines_own() -> None:
         reply = ext_proc.ProcessingResponse.FromString(encode_reply(Answer(503, b"{}", "not_ready", headers=more), "x"))
         values = [(h.header.key, h.header.raw_value.decode()) for h in reply.immediate_response.headers.set_headers]
         assert values == [("content-type", "application/json"), *more]
+
+
+def test_what_an_engine_says_in_our_name_is_taken_away_from_every_answer() -> None:
+    """Whether we have something to say or not; what we say comes in its place."""
+    ours = {EXPLANATION_HEADER, MODEL_HEADER}
+    for reply in (Continue(ResponseHeaders), Annotate(((MODEL_HEADER, "m"),)), Annotate(((EXPLANATION_HEADER, "y"),))):
+        answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x"))
+        mutation = answer.response_headers.response.header_mutation
+        told = {option.header.key for option in mutation.set_headers}
+        assert told == ({name for name, _ in reply.headers} if isinstance(reply, Annotate) else set())
+        assert set(mutation.remove_headers) == ours - told
+
+
+def test_another_body_and_another_path_become_mutations_only_where_there_are_such() -> None:
+    """An empty mutation would empty the body."""
+    plain = RouteTo("pool", ("10.0.0.1:80",), features())
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x-where"))
+    assert not answer.request_body.response.HasField("body_mutation")
+    named = dataclasses.replace(plain, path="/v2/models/m/generate", body=b"{}")
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(named, "x-where"))
+    assert answer.request_body.response.body_mutation.body == b"{}"
+    assert answer.request_body.response.clear_route_cache
+    options = answer.request_body.response.header_mutation.set_headers
+    assert {option.header.key: option.header.raw_value for option in options}[":path"] == b"/v2/models/m/generate"
+    other = dataclasses.replace(named, to=RequestHeaders, body=None)
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(other, "x"))
+    assert not answer.request_headers.response.HasField("body_mutation")
+
+
+@pytest.mark.parametrize("body", [b"", b"x"])
+def test_a_substitute_replaces_a_streamed_chunk(body: bytes) -> None:
+    """By nothing, too."""
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(Substitute(body), "x"))
+    assert answer.request_body.response.body_mutation.WhichOneof("mutation") == "body"
+    assert answer.request_body.response.body_mutation.body == body

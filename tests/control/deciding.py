@@ -59,6 +59,7 @@ async def deciding(
     folder: Path,
     *,
     rules: Rules | None = None,
+    make: Callable[..., Router] = router,
     change: Callable[[dict[str, Any]], None] = lambda ext_proc: None,
     http2_upstream: bool = False,
     one_pool: bool = False,
@@ -68,6 +69,7 @@ async def deciding(
     """`change` edits the filter's configuration; `settings` are those of the Envoy.
 
     `one_pool`: both engines are known, `other` as the slower one, and in the pool that takes what names no cluster.
+    `make`: the router, of its instances.
     `before`: HTTP filters ahead of ours.
     `http2_upstream`: requests reach the engines through another Envoy, which is spoken to in HTTP/2.
     """
@@ -85,7 +87,7 @@ async def deciding(
             known.append(("o", f"{HOST}:{other.port}", "l40s"))
         cluster = "pool" if one_pool else "decided"
         facts: dict[str, Any] = {"cluster": cluster, "max_model_len_tokens": None, "kv_blocks": None}
-        made = router(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known))
+        made = make(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known))
         metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
         loop = asyncio.get_running_loop()
         shell = Shell(made, Observer(metrics), loop.time, lambda: 0.0, "x-upstream-cluster", rules or Rules())

@@ -122,6 +122,12 @@ async def _limits(engine: Engine, writer: asyncio.StreamWriter, argument: str) -
     _answer(writer, 200, "application/json", b"{}", "x-ratelimit-limit-requests: the engine's own")
 
 
+async def _claims(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
+    """Answer with a header of its own."""
+    name, _, value = argument.partition(" ")
+    _answer(writer, 200, "application/json", b"{}", f"{name}: {value}")
+
+
 async def _html(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
     _answer(writer, int(argument), "text/html", HTML)
 
@@ -190,6 +196,7 @@ SCRIPTS: dict[str, Script] = {
     "json": _json,
     "status": _status,
     "limits": _limits,
+    "claims": _claims,
     "html": _html,
     "encoded": _encoded,
     "bare": _bare,
