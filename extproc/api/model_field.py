@@ -30,6 +30,7 @@ _NAME = re.compile(_SPACE + rb",?+" + _SPACE + rb"(" + _STRING + rb")" + _SPACE 
 _VALUE = re.compile(_STRING + rb"|" + _SHALLOW + rb"|[^][{}\s,]++", re.DOTALL)
 _ONLY = re.compile(_MODEL + _SPACE + rb":" + _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)  # not masked
 _EMPTY = re.compile(_SPACE + rb"\}")
+_FEW = 16  # parts of a body
 _CLOSING = frozenset(b"]}")
 
 
@@ -52,7 +53,9 @@ def with_model(body: bytes, model: str, *, named: bool = False, add: bool = True
 
 def replaced(body: bytes, spans: list[Span], text: bytes) -> bytes:
     """The body with a text in place of these parts of it, which are in order."""
-    view, parts, at = memoryview(body), list[bytes | memoryview](), 0
+    # Views spare a copy of long parts; of very many, the collector of garbage would look at all again and again.
+    view = memoryview(body) if len(spans) <= _FEW else body
+    parts, at = list[bytes | memoryview](), 0
     for start, end in spans:
         parts += (view[at:start], text)
         at = end
