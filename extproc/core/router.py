@@ -22,6 +22,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
 from extproc.core.prefixes.kv_index import KvIndex
@@ -33,7 +34,7 @@ from extproc.core.pricing.tail import TtftTail
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
-from extproc.core.values.decision import Candidate, Decision, Reason
+from extproc.core.values.decision import Candidate, Decision
 from extproc.core.values.instance import Instance
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
@@ -116,15 +117,19 @@ class Router:
     def choose_among(self, options: Sequence[Option], now: float, draw: float, full: Set[str] = frozenset()) -> Choice:
         """Decide which of the models that may serve a request does, and where; book it there.
 
-        `options` are at least one, in the order in which equals are preferred; the rest is as in `choose`.
+        `options` are at least one; the rest is as in `choose`.
         """
         snapshot = self.snapshot()
-        decided = [(option, _decided(option.request, snapshot, now, draw, full)) for option in options]
-        option, decision = taken = min(decided, key=_rank)
+
+        def decided(request: Request) -> Decision:
+            return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
+
+        choice = choose_option(options, decided, self.policy, draw)
+        decision = choice.decision
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
-            self.book(option.request, decision.chosen, now, decision.partner)
-        return Choice(option, decision, tuple([each for each in decided if each is not taken]))
+            self.book(choice.option.request, decision.chosen, now, decision.partner)
+        return choice
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
@@ -302,18 +307,6 @@ class Router:
         served = self.fleet.by_address(outcome.address)
         if served is not None and self.trust.learn(served.instance.key, outcome):
             self.prefixes.forget(served.instance.key)
-
-
-def _decided(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str]) -> Decision:
-    return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
-
-
-def _rank(decided: tuple[Option, Decision]) -> tuple[bool, float]:
-    """The cheapest first; then, of those that nobody can serve, whose reason is the nearest to success."""
-    option, decision = decided
-    if decision.chosen is not None:
-        return False, decision.chosen.cost.total_s + option.extra_s
-    return True, -list(Reason).index(decision.reason or Reason.NO_INSTANCE)
 
 
 def _kv_tokens(instance: Instance) -> int:
