@@ -1,7 +1,7 @@
 """What the text of a prompt looks like: its script, its language, and whether it is code; nothing where that is unsure.
 
-Looked at is what the user said last, of which the first and the last kilobyte are enough. Instructions, tools and what
-was said before are the application's, or past. A few passes of C over at most two kilobytes: some ten microseconds.
+Looked at is what the user said last, of which half a kilobyte at its beginning and another at its end are enough.
+Instructions, tools and what was said before are the application's, or past. It takes a few passes of C over a kilobyte.
 
 No model is asked, so meaning is beyond it. What it says is nearly always right, since it abstains whenever a second
 reading has anything for itself; a rule that needs to know does not match then.
@@ -9,19 +9,19 @@ reading has anything for itself; a rule that needs to know does not match then.
 
 from __future__ import annotations
 
-import re
+import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EDGE_BYTES = 1024  # of a long text, so much of its beginning and of its end
+EDGE_BYTES = 512  # of a long text, so much of its beginning and of its end
 _USER = b"\x1euser:"  # as `api.content.MARK` begins a message of the user; texts without roles have no mark
 
 _LEAST_LETTERS = 4  # of a script other than Latin: two words
 _LEAST_SHARE = 0.7  # of all letters, for the script that a text is said to be in
 _LEAST_WORDS = 3  # that only one of our languages has
 _LEAD = 3  # times the words of the language that comes second
-_CODE_FROM, _PROSE_BELOW = 5, 1.5  # marks of code in a hundred words
+_CODE_FROM, _PROSE_BELOW = 8.0, 2.0  # marks of code in a hundred words
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "zh", "ja", "ko", "ru", "uk", "el", "he", "th")
 """Languages that can be told, by ISO 639-1. Of other ones at the most the script can."""
@@ -38,44 +38,98 @@ _WORDS = {
     "nl": "het een van niet dat voor met zijn hoe wat aan ook maar deze naar graag kunt ik je wij worden bij",
 }
 _BY_WORD = {
-    word: language
+    word.encode(): language
     for language, words in _WORDS.items()
     for word in words.split()
     if sum(word in others.split() for others in _WORDS.values()) == 1
 }
-_WORD = re.compile(r"[^\W\d_]+")
+_NO_WORD = string.punctuation + string.digits
+_WORDS_ONLY = bytes.maketrans(
+    (_NO_WORD + string.ascii_uppercase).encode(), (" " * len(_NO_WORD) + string.ascii_lowercase).encode()
+)
 
-# Bytes by which UTF-8 characters of a script begin: one byte, or two where one is not enough.
-_LEADS = {
-    "cyrillic": (b"\xd0", b"\xd1", b"\xd2"),
-    "greek": (b"\xce", b"\xcf"),
-    "hebrew": (b"\xd7",),
-    "arabic": (b"\xd8", b"\xd9", b"\xda", b"\xdb"),
-    "devanagari": (b"\xe0\xa4", b"\xe0\xa5"),
-    "thai": (b"\xe0\xb8", b"\xe0\xb9"),
-    "kana": (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83"),
-    "han": (b"\xe4", b"\xe5", b"\xe6", b"\xe7", b"\xe8", b"\xe9"),
-    "hangul": (b"\xea\xb0", b"\xea\xb1", b"\xea\xb2", b"\xea\xb3", b"\xeb", b"\xec"),
+# By which bytes the characters of a script begin in UTF-8. Of Indic scripts and of kana the second byte tells more.
+_SCRIPT_LEADS = {
+    "latin": (*range(0x41, 0x5B), *range(0x61, 0x7B), *range(0xC3, 0xCA)),
+    "greek": (0xCE, 0xCF),
+    "cyrillic": (0xD0, 0xD1, 0xD2),
+    "hebrew": (0xD7,),
+    "arabic": (0xD8, 0xD9, 0xDA, 0xDB),
+    "indic": (0xE0,),
+    "kana": (0xE3,),
+    "han": tuple(range(0xE4, 0xEA)),
+    "hangul": (0xEA, 0xEB, 0xEC),
 }
-_LATIN_LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
-_NO_LATIN = bytes(each for each in range(256) if each not in _LATIN_LETTERS)
-_LATIN_LEADS = bytes(range(0xC3, 0xCA))
+_CLASSES = {name: bytes((place,)) for place, name in enumerate(_SCRIPT_LEADS)}
+_CLASS_OF = bytes.maketrans(
+    bytes(lead for leads in _SCRIPT_LEADS.values() for lead in leads),
+    b"".join(_CLASSES[name] * len(leads) for name, leads in _SCRIPT_LEADS.items()),
+)
+_NO_LEAD = bytes(set(range(256)).difference(*_SCRIPT_LEADS.values()))
 _KANA_SHARE = 0.1  # of a Japanese text, at the least; Chinese has none
 _LANGUAGE_OF_SCRIPT = {"han": "zh", "japanese": "ja", "hangul": "ko", "greek": "el", "hebrew": "he", "thai": "th"}
 _RUSSIAN, _UKRAINIAN = "ыэёъ", "іїєґ"  # letters that only one of the two has
 
 _FENCE = b"```"
-_CODE_MARK = re.compile(
-    rb"""^\s*(?:def|class|import|from|return|func|fn|impl|public|private|const|let|var|package|namespace|\#include)\b
-    |^\s*(?:if|for|while|switch|else|elif|try|catch|except)\b.*[:{]\s*$
-    |[;{}]\s*$
-    |\b\w+\([^()\n]*\)\s*[;:{=.]
-    |[=!<>+*/-]=|->|=>|&&|\|\||::|//|/\*
-    |\b(?:SELECT\b.*\bFROM|INSERT\s+INTO|UPDATE\b.*\bSET|CREATE\s+TABLE)\b
-    |^\s*</?\w+[^>\n]*>
-    |^Traceback\ \(most|^\s*at\s\S+\(|^\s*File\s"
-    """,
-    re.VERBOSE | re.MULTILINE,
+_NO_SYMBOL = bytes(each for each in range(256) if each not in b"{}();=<>[]_|&/")
+_CODE_MARKS = (
+    *(
+        b";\n",
+        b"{\n",
+        b"}\n",
+        b"):\n",
+        b"();",
+        b"()",
+        b");",
+        b"->",
+        b"=>",
+        b"==",
+        b"!=",
+        b"<=",
+        b">=",
+        b"+=",
+        b"&&",
+        b"||",
+    ),
+    *(
+        b"::",
+        b"//",
+        b"/*",
+        b" = ",
+        b"</",
+        b"/>",
+        b"[i]",
+        b"\n    ",
+        b"\n\t",
+        b"\ndef ",
+        b"\nclass ",
+        b"\nimport ",
+        b"\nfrom ",
+    ),
+    *(
+        b"\nreturn ",
+        b" return ",
+        b"\nfunc ",
+        b"\nfn ",
+        b"\nconst ",
+        b"\nlet ",
+        b"\nvar ",
+        b"\n#include",
+        b"public ",
+        b"void ",
+    ),
+    *(
+        b"SELECT ",
+        b" FROM ",
+        b" WHERE ",
+        b" JOIN ",
+        b"INSERT INTO",
+        b"CREATE TABLE",
+        b" VALUES ",
+        b"Traceback (",
+        b"  File ",
+    ),
+    *(b"self.", b"print(", b"None", b"null", b"Error:", b"0x", b"elif ", b"else:", b"async ", b"await "),
 )
 
 
@@ -106,15 +160,17 @@ def _sample(pieces: Sequence[bytes]) -> bytes:
 
 
 def _script(text: bytes) -> str | None:
-    latin = len(text.translate(None, _NO_LATIN))
-    if text.isascii():
-        return "latin" if latin >= _LEAST_LETTERS else None
-    latin += sum(text.count(lead) for lead in _LATIN_LEADS)
-    letters = {name: sum(map(text.count, leads)) for name, leads in _LEADS.items()}
-    east = letters["han"] + letters["kana"]
-    if letters.pop("kana") >= _KANA_SHARE * east > 0:
+    leads = text.translate(_CLASS_OF, _NO_LEAD)
+    letters = {name: leads.count(mark) for name, mark in _CLASSES.items()}
+    if letters.pop("indic"):
+        for name, pair in (("devanagari", (b"\xe0\xa4", b"\xe0\xa5")), ("thai", (b"\xe0\xb8", b"\xe0\xb9"))):
+            letters[name] = sum(map(text.count, pair))
+    kana = letters.pop("kana")
+    if kana:  # the full stops of Chinese begin alike
+        kana = sum(map(text.count, (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")))
+    east = letters["han"] + kana
+    if kana and kana >= _KANA_SHARE * east:
         letters["japanese"], letters["han"] = east, 0
-    letters["latin"] = latin
     best = max(letters, key=letters.__getitem__)
     if letters[best] < _LEAST_LETTERS or letters[best] < _LEAST_SHARE * sum(letters.values()):
         return None
@@ -132,7 +188,7 @@ def _language(text: bytes, script: str, code: bool | None) -> str | None:
 
 def _by_words(text: bytes) -> str | None:
     """The language most of whose own words occur, where no other has anything like as many."""
-    words = _WORD.findall(text.decode("utf-8", "ignore").lower())
+    words = text.translate(_WORDS_ONLY).split()
     found = Counter([_BY_WORD[word] for word in words if word in _BY_WORD]).most_common(2)
     if not found or found[0][1] < _LEAST_WORDS:
         return None
@@ -155,7 +211,10 @@ def _code(text: bytes) -> bool | None:
     words = len(text.split())
     if not words:
         return None
-    marks = len(_CODE_MARK.findall(text)) / words * 100
+    if len(text.translate(None, _NO_SYMBOL)) / words * 100 < _PROSE_BELOW:
+        return False  # without any of these there is hardly a mark: most prose needs no closer look
+    lines = b"\n" + text + b"\n"
+    marks = sum(map(lines.count, _CODE_MARKS)) / words * 100
     if marks >= _CODE_FROM:
         return True
     return False if marks < _PROSE_BELOW else None
