@@ -28,6 +28,11 @@ class ModelFacts:
     tenants: frozenset[str] = frozenset()  # who may use it; none named: all
 
     @property
+    def priced(self) -> bool:
+        """Whether it is known what its tokens cost."""
+        return self.input_price is not None and self.output_price is not None
+
+    @property
     def restricts(self) -> bool:
         """Whether it keeps any request away that asks for the model by its name."""
         return bool(self.tenants) or self.context_tokens is not None or self.capabilities is not None

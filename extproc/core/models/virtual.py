@@ -92,6 +92,11 @@ class ModelPolicy:
         """Virtual names and aliases that a tenant may use."""
         return tuple(sorted(name for name in (*self.virtual, *self.aliases) if self.may_use(name, tenant)))
 
+    def stands_for(self, name: str) -> tuple[str, ...]:
+        """The models that a virtual name or an alias may come to stand for."""
+        name = self.aliases.get(name, name)
+        return self.virtual[name].candidates if name in self.virtual else (name,)
+
     def may_use(self, name: str, tenant: str) -> bool:
         """Whether a tenant may ask for a name: of a virtual model for one that it may use, too."""
         name = self.aliases.get(name, name)
