@@ -87,7 +87,7 @@ def test_an_empty_file_says_nothing_of_models(tmp_path: Path) -> None:
         ("virtual_models: {a: {models: [b], rules: [{when: {languages: [xx]}}]}}", "languages xx cannot be told"),
         ("virtual_models: {a: {models: [b], rules: [{when: {headers: {x-extproc-a: b}}}]}}", "'x-extproc-a'"),
         (
-            "virtual_models: {a: {models: [b], rules: [{name: r, when: {code: true}}, {name: r, when: {tools: true}}]}}",
+            "virtual_models: {a: {models: [b], rules: [{name: r, when: &w {code: true}}, {name: r, when: *w}]}}",
             "each rule needs a name of its own",
         ),
         (

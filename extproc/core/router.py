@@ -121,7 +121,8 @@ class Router:
         """
         snapshot = self.snapshot()
 
-        def decided(request: Request) -> Decision:
+        def decided(option: Option) -> Decision:
+            request = option.request
             return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
 
         choice = choose_option(options, decided, self.policy, draw)

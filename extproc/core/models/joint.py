@@ -17,7 +17,6 @@ from extproc.core.pricing.near_tie import near_ties
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.option import Choice, Option
-from extproc.core.values.request import Request
 
 _PLACES = {reason: place for place, reason in enumerate(Reason)}
 _APART = 977.0  # the digits of a draw that instances of one model have not used
@@ -26,7 +25,7 @@ _Decided = tuple[Option, Decision]
 
 
 def choose_option(
-    options: Sequence[Option], decide: Callable[[Request], Decision], policy: Policy, draw: float
+    options: Sequence[Option], decide: Callable[[Option], Decision], policy: Policy, draw: float
 ) -> Choice:
     """Decide for each option and take the cheapest. `options` are at least one; `draw` in [0, 1) settles near-ties.
 
@@ -37,7 +36,7 @@ def choose_option(
     doubted: list[_Decided] = []
     for _, group in groupby(sorted(options, key=_rank), key=_rank):
         tried = [option for option in group if not seen or nearest_reason(seen) in option.opens_for]
-        decided = [(option, decide(option.request)) for option in tried]
+        decided = [(option, decide(option)) for option in tried]
         seen += decided
         sound = [each for each in decided if each[1].chosen is not None and waived(each[1]) is None]
         if sound:

@@ -98,6 +98,8 @@ class _Replay:
             specs={spec.id: spec for spec in self._fleet.instances},
             engines=self._engines,
             common=self._common,
+            models=self._fleet.models,
+            classes=self._fleet.classes,
             hands_over=self._fleet.hands_over,
         )
 
