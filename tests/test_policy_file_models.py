@@ -20,7 +20,6 @@ virtual_models:
   auto:
     models: [small, big]
     tier_s: 1.5
-    switch_s: 0.2
     rules:
       - {name: code, when: {code: true, headers: {X-Task: [review, fix*]}}, models: [big]}
       - {when: {min_input_tokens: 8000, languages: [de], scripts: [latin]}, min_quality: good, max_cost: 0.01}
@@ -44,7 +43,7 @@ def test_all_sections_reach_the_core(tmp_path: Path) -> None:
     assert policy.models["small"].capabilities == frozenset({Capability.TOOLS})
     assert policy.models["big"].tenants == frozenset({"search"})
     auto = policy.virtual["auto"]
-    assert auto.aim == Aim(tier_s=1.5, switch_s=0.2)
+    assert auto.aim == Aim(tier_s=1.5)
     assert [rule.name for rule in auto.rules] == ["code", "rule 2"]
     assert auto.rules[0].when.headers == {"x-task": ("review", "fix*")}
     assert auto.rules[1].aim == Aim(min_quality=2.0, max_cost=0.01)

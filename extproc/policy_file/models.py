@@ -74,7 +74,6 @@ class _Choosing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tier_s: _Amount | None = None
     min_quality: _Quality | None = None
     max_cost: _Amount | None = None
-    switch_s: _Amount | None = None
 
 
 class ListedRule(_Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from functools import cache
 from extproc.core.models.filters import Dropped, dropped
 from extproc.core.models.rules import Traits
 from extproc.core.models.signals import Signals
-from extproc.core.models.virtual import Aim, ModelPolicy, Rule, VirtualModel, drawn, may_use, number_of, preferred
+from extproc.core.models.virtual import Aim, ModelPolicy, Rule, VirtualModel, drawn, may_use, number_of
 from extproc.core.models.worth import worths
 from extproc.core.pricing.classes import ClassPolicy, weights_for
 from extproc.core.values.decision import Decision, Reason, Rejection
@@ -180,9 +180,8 @@ class _Planner:
 
     def _weighed(self, requests: Mapping[str, Request], opens_for: frozenset[Reason]) -> Iterator[Option]:
         first = next(iter(requests.values()))
-        home = preferred(sorted(requests), self._virtual, first.session) if first.session else None
         facts = {name: self._policy.facts(name) for name in requests}
-        made = worths(requests, facts, self._aim, weights_for(first, self._classes), home)
+        made = worths(requests, facts, self._aim, weights_for(first, self._classes))
         for name, request in requests.items():
             worth = made[name] if self._virtual else None
             yield Option(request, worth.total_s if worth else 0.0, self._rank, opens_for, worth)

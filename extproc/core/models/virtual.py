@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import xxhash
@@ -22,7 +22,6 @@ class Aim:
     tier_s: float | None = None  # what one tier of quality is worth, in seconds of a standard request
     min_quality: float | None = None  # floor
     max_cost: float | None = None  # ceiling for the tokens of one request, in the operator's currency
-    switch_s: float | None = None  # what keeping a session with one model is worth
 
     def over(self, usual: Aim) -> Aim:
         """This one, and the usual one where it says nothing."""
@@ -142,8 +141,3 @@ def drawn(split: Mapping[str, float], name: str, key: str) -> tuple[str, ...]:
         return -split[model] / math.log((digest + 0.5) / _HASHES)
 
     return tuple(sorted((model for model in split if split[model] > 0.0), key=height, reverse=True))
-
-
-def preferred(models: Sequence[str], name: str, key: str) -> str:
-    """The model that a session comes back to where all are equally good."""
-    return drawn(dict.fromkeys(models, 1.0), name, key)[0]

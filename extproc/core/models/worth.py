@@ -1,7 +1,6 @@
 """What choosing a model costs beside the seconds on its instance: the price of its tokens, and quality that it lacks.
 
-    extra = completion weight * money_s(price of the tokens) + tier_s * max(0, sought - quality) + switch_s if it is
-            not the model that the session comes back to
+    extra = completion weight * money_s(price of the tokens) + tier_s * max(0, sought - quality)
 
 All in seconds of a standard request, so that they add to the cost of an instance. Money becomes seconds through
 `value_per_hour` of the request's class, and counts nothing without one (`core.pricing.money`); a second of waiting that
@@ -25,12 +24,8 @@ def worths(
     facts: Mapping[str, ModelFacts],
     aim: Aim,
     weights: ClassWeights,
-    preferred: str | None = None,
 ) -> dict[str, Worth]:
-    """What each model costs, by its name. `requests`: as each of them would get it.
-
-    `preferred`: the model that the session comes back to, None if the request has none.
-    """
+    """What each model costs, by its name. `requests`: as each of them would get it."""
     monies = {model: tokens_money(request, facts[model]) for model, request in requests.items()}
     usual = typical_money(monies.values())
     known = [each.quality for each in (facts[model] for model in requests) if each.quality is not None]
@@ -42,7 +37,6 @@ def worths(
         made[model] = Worth(
             price_s=_price_s(usual if money is None else money, weights),
             quality_s=(aim.tier_s or 0.0) * lack,
-            switch_s=(aim.switch_s or 0.0) if preferred not in (None, model) else 0.0,
             money=money,
         )
     return made

@@ -21,7 +21,6 @@ class ModelTold:
     total_s: float | None  # instance and all that follows, in seconds of a standard request
     price_s: float
     quality_s: float
-    switch_s: float
     money: float | None  # of its tokens; None: prices are not known
     reason: Reason | None = None  # why none of its instances can serve
 
@@ -86,7 +85,6 @@ def _told(option: Option, decision: Decision) -> ModelTold:
         total_s=None if decision.chosen is None else total_s(option, decision),
         price_s=worth.price_s,
         quality_s=worth.quality_s,
-        switch_s=worth.switch_s,
         money=worth.money,
         reason=decision.reason,
     )
@@ -108,6 +106,6 @@ def _text(plan: Plan, chosen: str | None, models: tuple[ModelTold, ...], dropped
 def _cost(each: ModelTold) -> str:
     if each.total_s is None:
         return f" ({each.reason})" if each.reason else ""
-    terms = {"price": each.price_s, "quality": each.quality_s, "switch": each.switch_s}
+    terms = {"price": each.price_s, "quality": each.quality_s}
     named = [f"{name} {value:.2f}" for name, value in terms.items() if value]
     return f" at {each.total_s:.2f} s" + (f" ({', '.join(named)})" if named else "")

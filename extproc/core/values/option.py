@@ -14,13 +14,12 @@ class Worth:
 
     price_s: float = 0.0  # waiting that would be worth what its tokens cost
     quality_s: float = 0.0  # what it lacks of the quality that is sought
-    switch_s: float = 0.0  # of not being the model that the session comes back to
     money: float | None = None  # what the tokens cost, in the operator's currency; None: not known
 
     @property
     def total_s(self) -> float:
         """All of them together."""
-        return self.price_s + self.quality_s + self.switch_s
+        return self.price_s + self.quality_s
 
 
 @dataclass(frozen=True, slots=True)
