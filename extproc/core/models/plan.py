@@ -61,13 +61,13 @@ class Plan:
 
 def plan_for(question: Question, policy: ModelPolicy, classes: ClassPolicy) -> Plan:
     """Options for a request, in the order of their ranks; none where all models were dropped."""
-    question = replace(question, request_for=cache(question.request_for))
     name = question.name
-    if name in policy.touches and not question.served(name):
-        target = policy.aliases.get(name, name)
-        if target in policy.virtual and not question.served(target):
-            return _of_virtual(question, policy.virtual[target], policy, classes)
-        name = target
+    stands_in = name in policy.virtual or name in policy.aliases
+    if stands_in and not question.served(name):
+        name = policy.aliases.get(name, name)
+        if name in policy.virtual and not question.served(name):
+            memo = replace(question, request_for=cache(question.request_for))
+            return _of_virtual(memo, policy.virtual[name], policy, classes)
     if name not in policy.touches:
         return Plan(asked=question.name, options=(Option(question.request_for(name)),))
     planner = _Planner(question, policy, classes, Aim())

@@ -70,6 +70,13 @@ class ModelPolicy:
     aliases: Mapping[str, str] = field(default_factory=dict)  # to a model or a virtual model
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # when nobody can serve now
     context_fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # when the prompt is too long
+    touches: frozenset[str] = field(init=False)  # names of which it says anything: no other needs a look at it
+
+    def __post_init__(self) -> None:
+        """Collect the names, once."""
+        held = (name for name, facts in self.models.items() if facts.restricts)
+        named = (*self.virtual, *self.aliases, *self.fallbacks, *self.context_fallbacks, *held)
+        object.__setattr__(self, "touches", frozenset(named))
 
     def facts(self, model: str) -> ModelFacts:
         """What is said of a model."""
@@ -80,12 +87,6 @@ class ModelPolicy:
         """Names of the request headers that rules look at."""
         rules = (rule for virtual in self.virtual.values() for rule in virtual.rules)
         return frozenset().union(*(rule.when.header_names for rule in rules))
-
-    @property
-    def touches(self) -> frozenset[str]:
-        """Names of which it says more than that they are served: all others need no look at it."""
-        held = (name for name, facts in self.models.items() if facts.restricts)
-        return frozenset((*self.virtual, *self.aliases, *self.fallbacks, *self.context_fallbacks, *held))
 
     def names_for(self, tenant: str) -> tuple[str, ...]:
         """Virtual names and aliases that a tenant may use."""
