@@ -20,6 +20,7 @@ _USER = b"\x1euser:"  # as `api.content.MARK` begins a message of the user; text
 _LEAST_LETTERS = 4  # of a script other than Latin: two words
 _LEAST_SHARE = 0.7  # of all letters, for the script that a text is said to be in
 _LEAST_WORDS = 3  # that only one of our languages has
+_LEAST_WORD_SHARE = 0.08  # of all words: random letters hold a few short ones of any language
 _LEAD = 3  # times the words of the language that comes second
 _CODE_FROM, _PROSE_BELOW = 8.0, 2.0  # marks of code in a hundred words
 
@@ -190,7 +191,7 @@ def _by_words(text: bytes) -> str | None:
     """The language most of whose own words occur, where no other has anything like as many."""
     words = text.translate(_WORDS_ONLY).split()
     found = Counter([_BY_WORD[word] for word in words if word in _BY_WORD]).most_common(2)
-    if not found or found[0][1] < _LEAST_WORDS:
+    if not found or found[0][1] < max(_LEAST_WORDS, _LEAST_WORD_SHARE * len(words)):
         return None
     second = found[1][1] if len(found) > 1 else 0
     return found[0][0] if found[0][1] >= _LEAD * second else None

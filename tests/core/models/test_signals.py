@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from extproc.core.models.signals import EDGE_BYTES, LANGUAGES, SCRIPTS, signals_of
+from extproc.core.models.signals import EDGE_BYTES, LANGUAGES, SCRIPTS, Signals, signals_of
+from tests.core import corpora
 
 _TEXTS = {
     "en": "Please explain to me how the tides work, and what the moon has to do with it.",
@@ -68,6 +71,20 @@ def test_nothing_is_said_of_a_language_that_is_unsure(text: str) -> None:
 def test_mixed_languages_are_not_told(text: str) -> None:
     """Where a second language has something for itself there is no language."""
     assert signals_of([text.encode()]).language is None
+
+
+def test_random_letters_are_in_no_language() -> None:
+    """Base64 and identifiers hold short words of any language by chance."""
+    told = [signals_of([text.encode()]) for text in corpora.json_texts(Random(1))]
+    assert {each.language for each in told} <= {None, "en"}
+
+
+def test_sources_and_prose_are_told_apart() -> None:
+    """Of Python's own library nearly all files are code; Chinese prose never is, and is Chinese."""
+    sources = [signals_of([text.encode()]).code for text in corpora.code()]
+    assert sources.count(True) / len(sources) > 0.9
+    prose = {signals_of([text.encode()]) for text in corpora.chinese(Random(1))}
+    assert prose == {Signals("han", "zh", False)}
 
 
 def test_two_scripts_at_once_are_no_script() -> None:
