@@ -22,6 +22,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.models.cold import ColdModels
 from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
@@ -66,6 +67,7 @@ class Router:
         self.ledger.on_adapter = self.adapters.note
         self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
         self._columns = Columns()
+        self.cold = ColdModels(self.policy.cold)
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""

@@ -98,11 +98,13 @@ async def running_stack(
     model: str = MODEL,
     hand_over: HandOver = HandOver.NONE,
     fleet: str = "default",
+    serve_flags: Sequence[str] = (),
 ) -> AsyncIterator[Stack]:
     """Run agent, service, control plane and two Envoys around `backends`, with the Redis at `redis_url`.
 
     Raises ProcessError. One Envoy learns of the backends from the control plane, the other has them written down.
     `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name in that Redis.
+    `serve_flags`: more of the service's.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
@@ -112,7 +114,7 @@ async def running_stack(
     anywhere = f"{HOST}:0"
     choices = ("--drain-s", "1", "--hand-over", hand_over.value)
     service = await processes.start_extproc(
-        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry
+        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry, *serve_flags
     )
     control = await processes.start_extproc(
         "xds", "xds", "--listen", anywhere, "--metrics-listen", anywhere, "--settle-s", "0.5", *registry

@@ -26,7 +26,8 @@ from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.server.charges import Charges
-from extproc.stream.errands import Charge, CountTokens, Errand, TakePlace
+from extproc.server.cold_waits import ColdWaits
+from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import OutOfOrderError, PassOn, Replies, RouteTo
@@ -41,6 +42,7 @@ _HEALTH_NAMES = ("", "readiness", wire.EXT_PROC_METHOD[0])
 _ALIVE = "liveness"  # also while the service drains
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
+_MORE_TIME_S = 1.0  # beyond what an errand may take: to decide, and to be late
 _GOODBYE_S = 1.0  # to end streams in good order
 
 
@@ -68,6 +70,7 @@ class Shell:
     places: Places | None = None  # needed for `rules.strict`
     max_streams: int = 20_000  # requests under way at once
     charges: Charges | None = None  # needed for `rules.limits`
+    cold_waits: ColdWaits | None = None  # needed for models that are waited for
 
 
 class ExtProc:
@@ -107,11 +110,20 @@ class ExtProc:
         try:
             async for data in stream:
                 began_s = shell.clock()
-                answers = self._encoded(exchange, await self._replies(exchange, data, began_s), began_s)
+                replies = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
                 # The engine's answer may be minutes away: the body is not kept until then, nor what handed it back.
                 del data
-                for answer in answers:
+                while not isinstance(replies, tuple):
+                    errand_at_s = shell.clock()
+                    if held := isinstance(replies, AwaitModel):
+                        yield wire.encode_more_time(replies.within_s + _MORE_TIME_S)
+                    result = await self._run(replies)
+                    now = shell.clock()
+                    began_s += held * (now - errand_at_s)  # waiting is no part of what answering takes
+                    replies = exchange.resume(result, now, shell.draw())
+                for answer in self._encoded(exchange, replies, began_s):
                     yield answer
+                del replies
                 answer = b""
         except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -129,14 +141,6 @@ class ExtProc:
             if not self._open_streams:
                 self.idle.set()
 
-    async def _replies(self, exchange: Exchange, data: bytes, now: float) -> Replies:
-        shell = self._shell
-        replies = exchange.receive(wire.decode_message(data, self._wanted), now, shell.draw())
-        while not isinstance(replies, tuple):
-            result = await self._run(replies)
-            replies = exchange.resume(result, shell.clock(), shell.draw())
-        return replies
-
     async def _run(self, errand: Errand) -> object:
         shell = self._shell
         match errand:
@@ -146,6 +150,8 @@ class ExtProc:
                 return await shell.places.take(errand) if shell.places else 0
             case Charge():
                 return await shell.charges.charge(errand) if shell.charges else None
+            case AwaitModel():
+                return await shell.cold_waits.until_served(errand) if shell.cold_waits else False
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell

@@ -46,7 +46,15 @@ class Charge:
     buckets: tuple[Bucket, ...]
 
 
-Errand = CountTokens | TakePlace | Charge
+@dataclass(frozen=True, slots=True)
+class AwaitModel:
+    """Wait until an instance is Ready that serves the model, `within_s` at most; comes back with whether one is."""
+
+    model: str
+    within_s: float
+
+
+Errand = CountTokens | TakePlace | Charge | AwaitModel
 
 
 @dataclass(frozen=True, slots=True)

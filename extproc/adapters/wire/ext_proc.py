@@ -6,6 +6,7 @@ Replies that never differ are serialised once; the service sends and receives ra
 from __future__ import annotations
 
 from collections.abc import Container
+from datetime import timedelta
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -170,6 +171,16 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
             return _hand_back(reply)
         case Substitute():
             return _substitute(reply)
+
+
+def encode_more_time(seconds: float) -> bytes:
+    """Ask Envoy to wait so much longer, from now on, for the reply to its latest message; once for each message.
+
+    It does not if that is more than the filter's `max_message_timeout`.
+    """
+    answer = ext_proc.ProcessingResponse()
+    answer.override_message_timeout.FromTimedelta(timedelta(seconds=seconds))
+    return bytes(answer.SerializeToString())
 
 
 def _hand_back(reply: HandBack) -> bytes:

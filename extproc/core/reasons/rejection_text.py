@@ -30,6 +30,10 @@ def said(rejection: Rejection) -> str:
             return f"would cost {_money(needs)}, may cost {_money(has)}"
         case Reason.NOT_READY:
             return f"is {has}, not {needs}"
+        case Reason.MODEL_COLD:
+            return f"is loaded nowhere, {has}"
+        case Reason.MODEL_LOADING:
+            return f"is being loaded, {has}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
