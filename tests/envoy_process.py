@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 
 def envoy_binary() -> str | None:
@@ -99,8 +101,9 @@ class EnvoyProcess:
 
     def stats(self, prefix: str = "") -> dict[str, int]:
         """Counters and gauges whose names begin with `prefix`."""
-        lines = (line.rpartition(": ") for line in self.page("/stats").splitlines())
-        return {name: int(value) for name, _, value in lines if name.startswith(prefix) and value.isdigit()}
+        page = self.page("/stats?filter=" + quote(f"^{re.escape(prefix)}"))
+        lines = (line.rpartition(": ") for line in page.splitlines())
+        return {name: int(value) for name, _, value in lines if value.isdigit()}
 
     def __enter__(self) -> EnvoyProcess:
         try:

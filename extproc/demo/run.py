@@ -87,7 +87,7 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
                 report = await _sample(stack, console)
                 _print_summary(console, report)
                 if not settings.once:
-                    _print_invitation(console, stack)
+                    print_invitation(console, stack)
                     await _show_forever(stack, console)
     return report
 
@@ -176,7 +176,8 @@ def _print_summary(console: Console, report: dict[str, Any]) -> None:
         console.print(f"{report['failed']} requests failed: {', '.join(report['failures'])}", style="red")
 
 
-def _print_invitation(console: Console, stack: Stack) -> None:
+def print_invitation(console: Console, stack: Stack) -> None:
+    """Commands to try on what runs."""
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 20}}'
     console.print("Try it:", style="bold")
     lines = (

@@ -19,7 +19,7 @@ from extproc.core.values.instance import Capability
 from extproc.core.values.request import Prompt
 
 PAYLOADS = sorted((Path(__file__).parents[1] / "fixtures" / "payloads").glob("*.json"))
-BOUNDED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 COMMON = """
     model stream user metadata conversation prompt_cache_key service_tier priority cache_salt n best_of

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI
 
 from extproc.adapters.http_client import Answer, HttpClient
@@ -66,27 +68,38 @@ class StartFleet(Protocol):
     ) -> AbstractAsyncContextManager[Fleet]: ...
 
 
+@asynccontextmanager
+async def running_fleet(
+    folder: Path,
+    specs: Sequence[EngineSpec | Backend],
+    kind: str = "valkey",
+    model: str = MODEL,
+    hand_over: HandOver = HandOver.NONE,
+) -> AsyncIterator[Fleet]:
+    """A stack of its own in `folder`; engines that run already are not started."""
+    with RedisServer(kind, folder) as server:
+        async with Processes(folder) as processes:
+            running = tuple(spec for spec in specs if isinstance(spec, Backend))
+            started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
+            async with (
+                running_stack(
+                    processes, folder, running + started, server.url, model=model, hand_over=hand_over
+                ) as stack,
+                Registry(server.url) as registry,
+                HttpClient(timeout_s=30.0) as http,
+                AsyncOpenAI(base_url=f"{stack.routed_url}/v1", api_key="none", max_retries=0) as openai,
+            ):
+                yield Fleet(stack, server, processes, registry, http, openai)
+
+
 @pytest.fixture
 def start_fleet(tmp_path: Path) -> StartFleet:
-    @asynccontextmanager
-    async def start(
-        specs: Sequence[EngineSpec | Backend],
-        kind: str = "valkey",
-        model: str = MODEL,
-        hand_over: HandOver = HandOver.NONE,
-    ) -> AsyncIterator[Fleet]:
-        with RedisServer(kind, tmp_path) as server:
-            async with Processes(tmp_path) as processes:
-                running = tuple(spec for spec in specs if isinstance(spec, Backend))
-                started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
-                async with (
-                    running_stack(
-                        processes, tmp_path, running + started, server.url, model=model, hand_over=hand_over
-                    ) as stack,
-                    Registry(server.url) as registry,
-                    HttpClient(timeout_s=30.0) as http,
-                    AsyncOpenAI(base_url=f"{stack.routed_url}/v1", api_key="none", max_retries=0) as openai,
-                ):
-                    yield Fleet(stack, server, processes, registry, http, openai)
+    """For tests that hurt their fleet."""
+    return partial(running_fleet, tmp_path)
 
-    return start
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def equals(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """Two equal engines, for all tests of a file that leave them as they were."""
+    async with running_fleet(tmp_path_factory.mktemp("equals"), EQUALS) as fleet:
+        yield fleet

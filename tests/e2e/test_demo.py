@@ -9,7 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
+
+from rich.console import Console
+
+from extproc.demo.run import print_invitation
+from extproc.demo.stack import Stack
 
 
 def children_of(pid: int) -> set[int]:
@@ -48,14 +54,23 @@ def test_the_sample_is_answered_faster_than_by_round_robin() -> None:
     assert ours["cached_token_share"] > plain["cached_token_share"]
 
 
+def test_what_it_invites_to_try_is_of_a_fleet_of_its_own() -> None:
+    """In the fleet of a shared Redis, real requests would go to its engines."""
+    stack = Stack((), "redis://h:1/0", "http://h:2", "", "http://h:3", None)  # type: ignore[arg-type]
+    told = StringIO()
+    print_invitation(Console(file=told, width=40), stack)
+    curl, pages, fleet = told.getvalue().splitlines()[1:]
+    assert curl.startswith("  curl http://h:2/v1/chat/completions ")
+    assert pages == "  curl http://h:3/decisions"
+    assert fleet == "  extproc fleet drain h100-0 --redis-url redis://h:1/0 --fleet demo"
+
+
 def test_ctrl_c_leaves_no_process_behind() -> None:
     with demo_process() as demo:
         assert demo.stderr is not None
-        for line in demo.stderr:  # until it invites to try it: everything runs
-            if "curl" in line:
+        for line in demo.stderr:
+            if "Everything runs" in line:
                 break
-        invitation = "".join(demo.stderr.readline() for _ in range(2))
-        assert "--fleet demo" in invitation, "in the fleet of a shared Redis real requests would go to its engines"
         children = children_of(demo.pid)
         assert len(children) >= 9  # Valkey, four engines, agent, service, two Envoys
         demo.send_signal(signal.SIGINT)

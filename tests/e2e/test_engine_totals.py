@@ -37,6 +37,11 @@ async def _envoy(fleet: Fleet, folder: Path, *, usage: bool) -> tuple[EnvoyProce
     return EnvoyProcess(bootstrap(settings), folder), settings.listen[1]
 
 
+async def _healthy(envoy: EnvoyProcess) -> dict[str, int]:
+    """How many services are, in an Envoy's eyes."""
+    return await asyncio.to_thread(envoy.stats, "cluster.extproc.membership_healthy")
+
+
 async def _ask(http: HttpClient, port: int, stream: bool) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": stream}
     body |= {"stream_options": {"include_usage": True}} if stream else {}
@@ -68,7 +73,7 @@ async def test_expected_output_comes_to_the_engines_mean(
             envoy, routed = await _envoy(fleet, tmp_path_factory.mktemp("envoy"), usage=usage)
             await asyncio.to_thread(envoy.start)
             try:
-                await asyncio.sleep(1.0)  # until the service is healthy in its eyes
+                await eventually(lambda: _healthy(envoy), lambda stats: all(stats.values()))
                 for number in range(REQUESTS):
                     await _ask(fleet.http, routed, stream=number % 2 == 0)
                 mean_tokens = await _engine_mean(fleet.http, port)

@@ -7,16 +7,31 @@ import json
 import re
 import signal
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from extproc.demo.stack import EngineSpec
-from tests.e2e.conftest import TWO_KINDS, Fleet, StartFleet
+from tests.e2e.conftest import TWO_KINDS, Fleet, StartFleet, running_fleet
 from tests.e2e.eventually import eventually
 from tests.e2e.test_faults import CHAT, raw
 
 THREE_KINDS = (EngineSpec("third", "l40s"), EngineSpec("first", "h100_sxm"), EngineSpec("second", "a100_sxm"))
 TRACE = "0b5e1a52-7d5c-4f0e-8f8b-3e6a4f1c9d10"
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def explaining(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """A fleet whose service explains itself to who knows the word."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EXTPROC_EXPLAIN_HEADER", "x-why")
+        patch.setenv("EXTPROC_EXPLAIN_SECRET", "sesame")
+        async with running_fleet(tmp_path_factory.mktemp("explaining"), TWO_KINDS) as fleet:
+            yield fleet
 
 
 def explanation(answer: bytes) -> str:
@@ -33,27 +48,22 @@ async def told(fleet: Fleet, *arguments: str) -> tuple[int | None, str]:
     return process.returncode, output.decode()
 
 
-async def test_a_trusted_caller_is_told_why_and_so_is_who_asks_by_id(
-    start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trusted_caller_is_told_why_and_so_is_who_asks_by_id(explaining: Fleet) -> None:
     """The line in the answer's headers; then, by the id in it, all of it, with what became of the request."""
-    monkeypatch.setenv("EXTPROC_EXPLAIN_HEADER", "x-why")
-    monkeypatch.setenv("EXTPROC_EXPLAIN_SECRET", "sesame")
-    async with start_fleet(TWO_KINDS) as fleet:
-        for forged in ("", "x-why: 1\r\n", "x-extproc-explanation: 1\r\n", "x-extproc-why: sesame\r\n"):
-            status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", forged, CHAT)
-            assert status == 200
-            assert explanation(answer) == ""
-        status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", CHAT)
-        line = explanation(answer)
+    for forged in ("", "x-why: 1\r\n", "x-extproc-explanation: 1\r\n", "x-extproc-why: sesame\r\n"):
+        status, answer = await raw(explaining.stack, "POST", "/v1/chat/completions", forged, CHAT)
         assert status == 200
-        assert re.match(r"id=[0-9a-f-]{36}; instance=fast; cost=[\d.]+s \(.*decode=", line)
-        assert "second: slow would have cost" in line
-        unknown = CHAT.replace(b'"model":"', b'"model":"not-')
-        status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", unknown)
-        assert status == 404
-        assert "instance=none; model_not_served: " in explanation(answer)
-        await _by_id(fleet, line.partition(";")[0].removeprefix("id="))
+        assert explanation(answer) == ""
+    status, answer = await raw(explaining.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", CHAT)
+    line = explanation(answer)
+    assert status == 200
+    assert re.match(r"id=[0-9a-f-]{36}; instance=fast; cost=[\d.]+s \(.*decode=", line)
+    assert "second: slow would have cost" in line
+    unknown = CHAT.replace(b'"model":"', b'"model":"not-')
+    status, answer = await raw(explaining.stack, "POST", "/v1/chat/completions", "x-why: sesame\r\n", unknown)
+    assert status == 404
+    assert "instance=none; model_not_served: " in explanation(answer)
+    await _by_id(explaining, line.partition(";")[0].removeprefix("id="))
 
 
 async def _by_id(fleet: Fleet, trace_id: str) -> None:
@@ -97,19 +107,18 @@ async def test_a_retry_goes_to_the_second_best_not_to_any_other(start_fleet: Sta
         agent.process.send_signal(signal.SIGCONT)
 
 
-async def test_predictions_are_measured_against_outcomes(start_fleet: StartFleet) -> None:
+async def test_predictions_are_measured_against_outcomes(explaining: Fleet) -> None:
     """Ratios of both kinds appear once streamed answers have ended."""
-    async with start_fleet(TWO_KINDS[:1]) as fleet:
-        for number in range(3):
-            stream = await fleet.ask(
-                f"number {number}", max_tokens=8, stream=True, stream_options={"include_usage": True}
-            )
-            assert [chunk async for chunk in stream]
+    for number in range(3):
+        stream = await explaining.ask(
+            f"number {number}", max_tokens=8, stream=True, stream_options={"include_usage": True}
+        )
+        assert [chunk async for chunk in stream]
 
-        def counted(page: str) -> bool:
-            names = ("ttft_ratio", "tpot_ratio", "cached_share_error")
-            labels = r'\{kind="h100_sxm/tp1",model="llama-3.1-8b"\}'
-            counts = [re.search(rf"^extproc_{name}_count{labels} (\d+)", page, re.MULTILINE) for name in names]
-            return all(count is not None and int(count[1]) >= 3 for count in counts[:2])
+    def counted(page: str) -> bool:
+        names = ("ttft_ratio", "tpot_ratio", "cached_share_error")
+        labels = r'\{kind="h100_sxm/tp1",model="llama-3.1-8b"\}'
+        counts = [re.search(rf"^extproc_{name}_count{labels} (\d+)", page, re.MULTILINE) for name in names]
+        return all(count is not None and int(count[1]) >= 3 for count in counts[:2])
 
-        await eventually(fleet.metrics, counted)
+    await eventually(explaining.metrics, counted)

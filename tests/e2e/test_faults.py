@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import orjson
 
-from extproc.adapters.http_client import Answer
 from extproc.demo.stack import HOST, MODEL, Stack
 from tests.e2e.conftest import EQUALS, TWO_KINDS, StartFleet
 from tests.e2e.eventually import eventually
@@ -95,48 +93,3 @@ async def test_sigterm_under_load_loses_no_request(start_fleet: StartFleet) -> N
             await eventually(count, lambda now: now > before + 20)
             stop.set()
         assert fleet.stack.service.process.returncode == 0
-
-
-async def test_a_post_without_a_body_is_answered(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS[:1]) as fleet:
-        for headers in ("content-length: 0\r\n", "expect: 100-continue\r\ncontent-length: 0\r\n", ""):
-            status, answer = await raw(fleet.stack, "POST", "/v1/chat/completions", headers)
-            assert status == 400
-            assert b"invalid_request_error" in answer
-
-
-async def test_uploads_that_never_finish_do_not_disturb_others(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS[:1]) as fleet:
-        port = int(fleet.stack.routed_url.rpartition(":")[2])
-        slow = [socket.create_connection((HOST, port)) for _ in range(200)]
-        try:
-            for connection in slow:
-                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{")
-            for _ in range(5):
-                await fleet.ask()
-        finally:
-            for connection in slow:
-                connection.close()
-
-        async def in_flight() -> int:
-            return int((await fleet.row("a"))["in_flight"])
-
-        assert await eventually(in_flight, lambda count: count == 0) == 0
-
-
-async def test_the_service_itself_never_dies_of_a_body(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS[:1]) as fleet:
-        bodies = [
-            b"\xff\xfe",
-            b"[" * 10_000,
-            b'{"model": "\\ud800"}',
-            b'{"model": {"a": 1}, "messages": 3}',
-            b'{"messages": [{"role": 1}], "model": "x", "stream": {}}',
-            CHAT[:-1] + b', "stream": "true"}',
-        ]
-        for body in bodies:
-            answer = await fleet.http.post_json(f"{fleet.stack.routed_url}/v1/chat/completions", body)
-            assert isinstance(answer, Answer)
-            assert answer.status in (200, 400, 404), answer
-        await fleet.ask()
-        assert fleet.stack.service.process.returncode is None

@@ -27,6 +27,7 @@ def _server(model: Path, batch_tokens: int = 2048) -> xllamacpp.Server:
     parameters.n_ctx = 8192
     parameters.n_parallel = 2
     parameters.n_batch = batch_tokens
+    parameters.cpuparams.n_threads = 1  # more would spin while they wait for each other on a busy machine
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = free_port()
     parameters.endpoint_metrics = True

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 
-import openai
-import orjson
-import pytest
-
-from extproc.adapters.http_client import Answer
 from extproc.core.values.instance import Lifecycle
 from extproc.demo.stack import MODEL, EngineSpec
 from tests.e2e.conftest import EQUALS, TWO_KINDS, Fleet, StartFleet
@@ -77,15 +71,6 @@ async def test_sessions_stay_with_their_prefix_and_spread_over_equal_instances(s
         assert len(set(homes)) == 2
 
 
-async def test_an_overloaded_holder_of_a_prefix_is_left_for_an_idle_instance(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS) as fleet:
-        prompt = f"shared: {LONG}"
-        await fleet.ask(prompt)
-        await asyncio.gather(*(fleet.ask(prompt + f" {number}", max_tokens=200) for number in range(60)))
-        share = Counter((await fleet.chosen())[-60:])
-        assert min(share["a"], share["b"]) >= 10
-
-
 async def test_a_killed_instance_gets_no_new_request_and_nobody_notices(start_fleet: StartFleet) -> None:
     async with start_fleet(EQUALS) as fleet:
         victim = fleet.stack.backends[0].child
@@ -107,58 +92,8 @@ async def test_a_loading_instance_gets_nothing_until_it_is_ready(start_fleet: St
         assert (await fleet.row("coming"))["lifecycle"] == "Loading"
         while (await fleet.row("coming"))["lifecycle"] == "Loading":
             await fleet.ask("while it loads")
+            await asyncio.sleep(0.05)
         chosen = await fleet.chosen()
         assert set(chosen[:-1]) == {"here"}  # the last may have been sent as it became ready
         await fleet.ask("now it is ready")
         assert (await fleet.chosen())[-1] == "coming"
-
-
-async def test_cancelled_streams_leave_nothing_in_flight(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS) as fleet:
-
-        async def begin_and_leave(number: int) -> None:
-            if number % 2:  # before the answer begins
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(fleet.ask(LONG * 3 + str(number), max_tokens=500), 0.05)
-                return
-            stream = await fleet.ask("x", max_tokens=2000, stream=True)
-            async for _ in stream:
-                break
-            await stream.close()
-
-        for start in range(0, 100, 20):
-            await asyncio.gather(*(begin_and_leave(number) for number in range(start, start + 20)))
-
-        async def in_flight() -> list[tuple[int, int | None]]:
-            return [(row["in_flight"], row["running"]) for row in await fleet.stack.fleet(fleet.http)]
-
-        assert await eventually(in_flight, lambda counts: counts == [(0, 0), (0, 0)])
-
-
-async def refused(fleet: Fleet, body: bytes, status: int, code: str) -> None:
-    answer = await fleet.http.post_json(f"{fleet.stack.routed_url}/v1/chat/completions", body)
-    assert isinstance(answer, Answer)
-    assert (answer.status, orjson.loads(answer.body)["error"]["code"]) == (status, code)
-
-
-async def test_refusals_are_openai_shaped_and_bodies_of_any_size_arrive_whole(start_fleet: StartFleet) -> None:
-    async with start_fleet(EQUALS) as fleet:
-        await refused(fleet, b"null", 400, "invalid_request_body")
-        await refused(fleet, b'{"model": "x"', 400, "invalid_request_body")
-        await refused(fleet, b"", 400, "invalid_request_body")
-        unknown = b'{"model": "nobody", "messages": [{"role": "user", "content": "x"}]}'
-        await refused(fleet, unknown, 404, "model_not_found")
-        with pytest.raises(openai.NotFoundError):
-            await fleet.ask(model="nobody")
-        for size in (31_000, 33_000, 128_000):
-            answer = await fleet.ask("x" * size)
-            assert answer.usage.prompt_tokens > size / 5
-        await _large_bodies(fleet)
-
-
-async def _large_bodies(fleet: Fleet) -> None:
-    """Beyond the model's context but within every limit of framing: the answer is a 4xx that says so, never a 5xx."""
-    for size in (1_000_000, 3_900_000, 4_200_000, 20_000_000):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await fleet.ask("x" * size)
-        assert "context" in str(caught.value)

@@ -71,6 +71,11 @@ class Cell:
     http: Http
 
     @property
+    def number(self) -> int:
+        """Among the four of its mode, 0 to 3."""
+        return 2 * list(Shape).index(self.family.shape) + list(Http).index(self.http)
+
+    @property
     def house(self) -> House:
         """What all cells share."""
         return self.building.house

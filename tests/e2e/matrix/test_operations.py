@@ -31,6 +31,7 @@ class Load:
         body = cell.chat(30_000 * (number // 2 % 3))
         while not self._over:
             self.answers.append(await cell.ask([body[:40], body[40:]]))
+            await asyncio.sleep(0.02)  # what is at stake is that there always are requests, not how many
 
     async def more(self, count: int) -> None:
         """Wait for so many more answers."""
