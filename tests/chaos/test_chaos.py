@@ -17,12 +17,12 @@ import pytest
 
 from extproc.adapters.http_client import HttpClient
 from extproc.core.fleet.degradation import Rung
-from extproc.demo.processes import Processes
 from extproc.demo.stack import EngineSpec, Stack, running_stack, start_engines
 from tests.chaos.faults import FAULTS, Deployment
 from tests.chaos.load import Load
 from tests.chaos.pages import Pages
 from tests.e2e.eventually import eventually
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.chaos

@@ -16,8 +16,8 @@ from openai import AsyncOpenAI
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.core.pairs.hand_over import HandOver
-from extproc.demo.processes import Processes
 from extproc.demo.stack import MODEL, Backend, EngineSpec, Stack, running_stack, start_engines
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 TWO_KINDS = (EngineSpec("fast", "h100_sxm"), EngineSpec("slow", "l40s"))

@@ -12,11 +12,12 @@ from extproc.adapters.engines.vllm import read
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
-from extproc.demo.processes import Processes, wait_for_line
+from extproc.demo.processes import wait_for_line
 from extproc.demo.stack import HOST, MODEL, Backend
 from tests.e2e.conftest import Fleet, StartFleet
 from tests.e2e.eventually import eventually
 from tests.envoy_process import EnvoyProcess, free_port
+from tests.processes import Processes
 
 REQUESTS = 200
 MEAN_TOKENS = 40  # of the engine's answers; before any, about 240 are expected

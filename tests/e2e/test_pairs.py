@@ -17,11 +17,11 @@ import orjson
 from aiohttp import web
 
 from extproc.core.pairs.hand_over import HandOver
-from extproc.demo.processes import Processes
 from extproc.demo.stack import Backend, EngineSpec, start_engines
 from tests.e2e.conftest import Fleet, StartFleet
 from tests.e2e.eventually import eventually
 from tests.e2e.test_explain import told
+from tests.processes import Processes
 
 HOST = "127.0.0.1"
 PARTNER = "x-prefiller-host-port"

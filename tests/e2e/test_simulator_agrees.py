@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from extproc.demo.client import Measured, send
-from extproc.demo.processes import Processes, wait_for_line
+from extproc.demo.processes import wait_for_line
 from extproc.demo.stack import MODEL, Backend, free_port
 from extproc.demo.traffic import Sample
 from extproc.sim.engine import tokenizer
@@ -33,6 +33,7 @@ from extproc.sim.policies.textbook import round_robin
 from extproc.sim.report.run import Fate, Run
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from tests.e2e.conftest import Fleet, StartFleet
+from tests.processes import Processes
 
 pytestmark = pytest.mark.realtime
 

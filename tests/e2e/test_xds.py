@@ -16,10 +16,11 @@ from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Lifecycle
-from extproc.demo.processes import Child, Processes, wait_for_line
+from extproc.demo.processes import Child, wait_for_line
 from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, Stack, start_engines
 from tests.e2e.eventually import eventually
 from tests.envoy_process import EnvoyProcess, free_port
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 READY_S = 60.0

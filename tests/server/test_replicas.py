@@ -12,8 +12,9 @@ import orjson
 
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
-from extproc.demo.processes import Child, Processes, wait_for_line
+from extproc.demo.processes import Child, wait_for_line
 from tests.core.builders import instance
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 from tests.server.test_service import body, headers, process
 

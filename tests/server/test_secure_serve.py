@@ -9,8 +9,9 @@ from pathlib import Path
 import trustme
 from aiohttp import ClientSession, UnixConnector
 
-from extproc.demo.processes import Processes, wait_for_line
+from extproc.demo.processes import wait_for_line
 from tests.e2e.eventually import eventually
+from tests.processes import Processes
 from tests.secrets import SecretDirectory, of_service
 
 

@@ -35,13 +35,14 @@ from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources, Snapshot
 from extproc.core.fleet.events import Published, Record, State
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Instance, Lifecycle
-from extproc.demo.processes import Processes, wait_for_line
+from extproc.demo.processes import wait_for_line
 from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.xds_keeper import Keeper
 from extproc.server.xds_pages import gauges, status
 from extproc.server.xds_service import Discovery, XdsService
 from tests.e2e.eventually import eventually
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 SETTINGS = EnvoySettings(xds=XdsSource(), shape=Shape.INSTANCE, retries=0)

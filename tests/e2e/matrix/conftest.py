@@ -12,12 +12,12 @@ import pytest_asyncio
 from extproc.adapters.http_client import HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.settings import RequestBodies, Shape
-from extproc.demo.processes import Processes
 from tests.e2e.matrix.cells import Building, Cell, open_building
 from tests.e2e.matrix.clients import Http
 from tests.e2e.matrix.engines import Engine
 from tests.e2e.matrix.house import Family, House
 from tests.e2e.matrix.renamer import Renamer, open_renamer
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 BUILDINGS = [

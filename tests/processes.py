@@ -1,0 +1,91 @@
+"""Commands of extproc as processes of their own, forked from one that has imported everything: imports take a second.
+
+What runs is the command's `main` with its arguments, environment and output, as `python -m extproc` would run it; the
+tests of the command line itself start Python anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+from functools import cache
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from extproc.demo import processes
+from extproc.demo.processes import Child
+
+_PRELOADED = """
+    uvloop numpy grpc.aio aiohttp redis.asyncio extproc.cli
+    extproc.commands.serve extproc.commands.agent extproc.commands.xds extproc.commands.engine
+    extproc.server.run extproc.server.xds_run extproc.sim.engine.server
+""".split()
+_POLL_S = 0.01
+
+
+class Processes(processes.Processes):
+    """As the demo's, but its commands are forked."""
+
+    async def start_extproc(self, name: str, *arguments: str) -> Child:
+        """Start a subcommand of `extproc`."""
+        log = self._directory / f"{name}.log"
+        log.write_bytes(b"")
+        started = _context().Process(target=_run, args=(arguments, dict(os.environ), log))
+        started.start()
+        child = Child(name, _Forked(started), log)  # type: ignore[arg-type]
+        self._children.append(child)
+        return child
+
+
+class _Forked:
+    """What is used of `asyncio.subprocess.Process`."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        assert process.pid is not None
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    async def wait(self) -> int:
+        while (status := self.returncode) is None:  # noqa: ASYNC110 - another process' child
+            await asyncio.sleep(_POLL_S)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
+
+
+def _run(arguments: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+    """In the child."""
+    os.setsid()
+    for path, flags, descriptors in ((os.devnull, os.O_RDONLY, (0,)), (log, os.O_WRONLY | os.O_APPEND, (1, 2))):
+        opened = os.open(path, flags)
+        for descriptor in descriptors:
+            os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(environment)
+    from extproc.cli import main
+
+    sys.argv = ["extproc", *arguments]
+    sys.exit(main(arguments))
