@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from extproc.control.settings import RequestBodies, Shape
 from extproc.stream.rules import Rules
 from tests.control.deciding import CHAT, HELLO, Deciding, deciding
 from tests.control.parts import HOST, raw
 from tests.control.raw_requests import Answered, http1, http2
+from tests.e2e.eventually import eventually
 
 Post = Callable[..., Awaitable[Answered]]
 BOTH = pytest.mark.parametrize("post", [http1, http2])
 MODES = pytest.mark.parametrize("mode", RequestBodies)
 CHUNKED = pytest.mark.parametrize("mode", [RequestBodies.FULL_DUPLEX, RequestBodies.STREAMED])
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=RequestBodies)
+async def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deciding]:
+    """An Envoy for each mode, as it is by default."""
+    async with deciding(tmp_path_factory.mktemp("plain"), body_mode=request.param) as setup:
+        yield setup
+
+
+@pytest.fixture
+def plain(running: Deciding) -> Deciding:
+    """Of which nothing has been asked yet."""
+    running.chosen.seen.clear()
+    running.other.seen.clear()
+    return running
 
 
 COUNTED = "".join(map("{:06x}".format, range(2**22 // 6 + 1)))
@@ -45,38 +65,41 @@ async def sent(setup: Deciding, post: Post, pieces: Sequence[bytes], **how: Any)
     assert setup.bodies() == [body]
 
 
-@MODES
 @BOTH
-async def test_a_small_body_may_be_cut_anywhere(mode: RequestBodies, post: Post, tmp_path: Path) -> None:
+async def test_a_small_body_may_be_cut_anywhere(post: Post, plain: Deciding) -> None:
     """In two at each of its bytes, and into single bytes."""
-    async with deciding(tmp_path, body_mode=mode) as setup:
-        for cut in range(len(HELLO) + 1):
-            await sent(setup, post, [HELLO[:cut], HELLO[cut:]])
-        await sent(setup, post, [HELLO[:40], HELLO[40:]], pause_s=0.02)
-        await sent(setup, post, [HELLO[i : i + 1] for i in range(len(HELLO))], pause_s=0.001)
-        await setup.until_nothing_is_in_flight()
+    for cut in range(len(HELLO) + 1):
+        await sent(plain, post, [HELLO[:cut], HELLO[cut:]])
+    await sent(plain, post, [HELLO[:40], HELLO[40:]], pause_s=0.02)
+    await sent(plain, post, [HELLO[i : i + 1] for i in range(len(HELLO))], pause_s=0.001)
+    await plain.until_nothing_is_in_flight()
+
+
+async def large_bodies_arrive(setup: Deciding, post: Post) -> None:
+    """Around the sizes of frames and buffers."""
+    for size in (16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 1_048_576, 1_048_577, 20 * 1_048_576):
+        await sent(setup, post, [long_body(size)])
+    await setup.until_nothing_is_in_flight()
+
+
+@BOTH
+async def test_a_large_body_arrives_whole(post: Post, plain: Deciding) -> None:
+    await large_bodies_arrive(plain, post)
 
 
 @MODES
 @BOTH
-@pytest.mark.parametrize("http2_upstream", [False, True])
-async def test_a_large_body_arrives_whole(
-    mode: RequestBodies, post: Post, http2_upstream: bool, tmp_path: Path
-) -> None:
-    """Over HTTP/1.1 and HTTP/2 on either side; around the sizes of frames and buffers."""
-    async with deciding(tmp_path, body_mode=mode, http2_upstream=http2_upstream) as setup:
-        for size in (16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 1_048_576, 1_048_577, 20 * 1_048_576):
-            await sent(setup, post, [long_body(size)])
-        await setup.until_nothing_is_in_flight()
+async def test_a_large_body_arrives_whole_over_http2_too(mode: RequestBodies, post: Post, tmp_path: Path) -> None:
+    """To the engines."""
+    async with deciding(tmp_path, body_mode=mode, http2_upstream=True) as setup:
+        await large_bodies_arrive(setup, post)
 
 
-@MODES
-async def test_trailers_do_not_change_the_body(mode: RequestBodies, tmp_path: Path) -> None:
+async def test_trailers_do_not_change_the_body(plain: Deciding) -> None:
     """HTTP/2 clients may send them; then no chunk is the last one."""
-    async with deciding(tmp_path, body_mode=mode) as setup:
-        for pieces in ([HELLO], [HELLO[:9], HELLO[9:]], [long_body(200_000)]):
-            await sent(setup, http2, pieces, trailers=(("x-checksum", "1"),))
-        await setup.until_nothing_is_in_flight()
+    for pieces in ([HELLO], [HELLO[:9], HELLO[9:]], [long_body(200_000)]):
+        await sent(plain, http2, pieces, trailers=(("x-checksum", "1"),))
+    await plain.until_nothing_is_in_flight()
 
 
 @pytest.mark.parametrize("mode", [RequestBodies.BUFFERED, RequestBodies.FULL_DUPLEX])
@@ -112,47 +135,41 @@ async def test_a_cluster_an_instance_gets_the_same_body(mode: RequestBodies, pos
         await sent(setup, post, [long_body(300_000)])
 
 
-@MODES
-async def test_a_client_that_waits_for_100_continue_is_served(mode: RequestBodies, tmp_path: Path) -> None:
-    async with deciding(tmp_path, body_mode=mode) as setup:
-        await sent(setup, http1, [HELLO[:9], HELLO[9:]], pause_s=0.05, headers="expect: 100-continue\r\n")
+async def test_a_client_that_waits_for_100_continue_is_served(plain: Deciding) -> None:
+    await sent(plain, http1, [HELLO[:9], HELLO[9:]], pause_s=0.05, headers="expect: 100-continue\r\n")
 
 
-@MODES
-async def test_what_has_no_body_is_answered_or_passed_on(mode: RequestBodies, tmp_path: Path) -> None:
-    async with deciding(tmp_path, body_mode=mode) as setup:
-        for headers in ("", "content-length: 0\r\n", "transfer-encoding: chunked\r\n\r\n0\r\n"):
-            status, _, answer = await raw(setup.port, "POST", CHAT, headers)
-            assert status == 400
-            assert b"invalid_request_error" in answer
-        status, _, _ = await raw(setup.port, "GET", "/v1/models")
-        assert status == 200
-        assert (await raw(setup.port, "POST", "/v1/files", body=long_body(100_000)))[2] == long_body(100_000)
-        assert [path for _, path, *_ in setup.other.seen] == ["/v1/models", "/v1/files"]
+async def test_what_has_no_body_is_answered_or_passed_on(plain: Deciding) -> None:
+    for headers in ("", "content-length: 0\r\n", "transfer-encoding: chunked\r\n\r\n0\r\n"):
+        status, _, answer = await raw(plain.port, "POST", CHAT, headers)
+        assert status == 400
+        assert b"invalid_request_error" in answer
+    status, _, _ = await raw(plain.port, "GET", "/v1/models")
+    assert status == 200
+    assert (await raw(plain.port, "POST", "/v1/files", body=long_body(100_000)))[2] == long_body(100_000)
+    assert [path for _, path, *_ in plain.other.seen] == ["/v1/models", "/v1/files"]
 
 
-@MODES
-async def test_an_upload_that_breaks_off_leaves_nothing_behind(mode: RequestBodies, tmp_path: Path) -> None:
+async def test_an_upload_that_breaks_off_leaves_nothing_behind(plain: Deciding) -> None:
     """Neither a request in flight nor a stream; the next one is served."""
-    async with deciding(tmp_path, body_mode=mode) as setup:
-        for _ in range(20):
-            with socket.create_connection((HOST, setup.port)) as connection:
-                connection.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n{{".encode())
-        await sent(setup, http1, [HELLO])
-        await setup.until_nothing_is_in_flight()
-        for _ in range(1200):
-            active = (await asyncio.to_thread(setup.envoy.stats, "cluster.extproc.upstream_rq_active")).popitem()[1]
-            if active <= 1:  # the access log's stream stays
-                break
-            await asyncio.sleep(0.05)
-        assert active <= 1
+    for _ in range(20):
+        with socket.create_connection((HOST, plain.port)) as connection:
+            connection.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n{{".encode())
+    await sent(plain, http1, [HELLO])
+    await plain.until_nothing_is_in_flight()
+    for _ in range(1200):
+        active = (await asyncio.to_thread(plain.envoy.stats, "cluster.extproc.upstream_rq_active")).popitem()[1]
+        if active <= 1:  # the access log's stream stays
+            break
+        await asyncio.sleep(0.05)
+    assert active <= 1
 
 
 @MODES
 async def test_a_slow_upload_outlasts_the_message_timeout(mode: RequestBodies, tmp_path: Path) -> None:
     """In `streamed` it begins anew with each chunk: after a pause that is longer, all goes on undecided, and whole."""
     async with deciding(tmp_path, body_mode=mode, message_timeout_s=0.5) as setup:
-        answer = await http1(setup.port, CHAT, [HELLO[:9], HELLO[9:20], HELLO[20:]], pause_s=1.5)
+        answer = await http1(setup.port, CHAT, [HELLO[:9], HELLO[9:20], HELLO[20:]], pause_s=0.8)
         assert answer == Answered(200, HELLO)
         undecided = mode is RequestBodies.STREAMED
         assert (len(setup.chosen.seen), len(setup.other.seen)) == ((0, 1) if undecided else (1, 0))
@@ -186,7 +203,11 @@ async def test_in_modes_that_may_show_a_part_alone_what_is_not_seen_whole_is_bal
         answer = await http1(setup.port, CHAT, [body[:100], body[100:]], pause_s=0.1)
         assert answer == Answered(200, body)
         assert [body for *_, body in setup.other.seen] == [body]
-        assert f'action="passed_on",reason="{reason}"' in setup.metrics.page().decode()
+
+        async def counted() -> str:
+            return setup.metrics.page().decode()
+
+        await eventually(counted, lambda page: f'action="passed_on",reason="{reason}"' in page)
 
 
 @pytest.mark.parametrize("answers", ["FULL_DUPLEX_STREAMED", "STREAMED"])

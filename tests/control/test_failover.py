@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from extproc.control.settings import RetryOn, Shape
 from extproc.core.health.verdict import Verdict
-from tests.control.failing import WELL, Seen, failing
+from tests.control.failing import WELL, Failing, Seen, failing
 from tests.control.http2_client import ask2, silent2
 from tests.control.scripted import OK, Act, answers, closes, hangs, once_then, resets, sends
 from tests.control.test_envoy_behaviour import CHAT, PATH
@@ -89,34 +91,47 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("shape", Shape)
-async def test_what_each_failure_of_the_first_choice_comes_to(shape: Shape, tmp_path: Path) -> None:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=Shape)
+async def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Failing]:
+    """An Envoy for each shape, as it is by default."""
+    async with failing(tmp_path_factory.mktemp("plain"), request.param) as setup:
+        yield setup
+
+
+@pytest.fixture
+def plain(running: Failing) -> Failing:
+    """All engines are well, named in order, and asked nothing yet."""
+    running.named = list(running.engines)
+    running.acting()
+    return running
+
+
+async def test_what_each_failure_of_the_first_choice_comes_to(plain: Failing) -> None:
     """Before the first byte of an answer the second choice takes over; after it nobody does."""
-    async with failing(tmp_path, shape) as setup:
-        seen = {}
-        for name, case in CASES.items():
-            setup.acting(case.act, early=case.early)
-            seen[name] = await setup.ask(attempts_logged=case.logged)
-            assert case.body in (None, setup.body), name
-            assert case.head in setup.head, name
-        assert seen == {name: case.seen for name, case in CASES.items()}
+    seen = {}
+    for name, case in CASES.items():
+        plain.acting(case.act, early=case.early)
+        seen[name] = await plain.ask(attempts_logged=case.logged)
+        assert case.body in (None, plain.body), name
+        assert case.head in plain.head, name
+    assert seen == {name: case.seen for name, case in CASES.items()}
 
 
-@pytest.mark.parametrize("shape", Shape)
-async def test_an_instance_that_cannot_be_reached_is_left_for_the_second_choice(shape: Shape, tmp_path: Path) -> None:
-    async with failing(tmp_path, shape) as setup:
-        setup.named = [setup.gone, *setup.engines[1:]]
-        for _ in range(5):
-            assert await setup.ask(attempts_logged=1) == Seen(200, (0, 1, 0), BROKEN)
+async def test_an_instance_that_cannot_be_reached_is_left_for_the_second_choice(plain: Failing) -> None:
+    plain.named = [plain.gone, *plain.engines[1:]]
+    for _ in range(5):
+        assert await plain.ask(attempts_logged=1) == Seen(200, (0, 1, 0), BROKEN)
 
 
-@pytest.mark.parametrize("shape", Shape)
-async def test_a_connection_closed_in_the_moment_of_its_reuse_costs_no_request(shape: Shape, tmp_path: Path) -> None:
+async def test_a_connection_closed_in_the_moment_of_its_reuse_costs_no_request(plain: Failing) -> None:
     """An engine may close an idle connection just as Envoy sends into it."""
-    async with failing(tmp_path, shape, [once_then(WELL, closes)]) as setup:
-        answered = [(await setup.ask()).status for _ in range(8)]
-        assert answered == [200] * 8
-        assert len(setup.engines[1].seen) >= 1
+    plain.acting(once_then(WELL, closes))
+    answered = [(await plain.ask()).status for _ in range(8)]
+    assert answered == [200] * 8
+    assert len(plain.engines[1].seen) >= 1
 
 
 def full(name: str, wait_s: int, status: str = "503 Full") -> Act:
@@ -124,22 +139,21 @@ def full(name: str, wait_s: int, status: str = "503 Full") -> Act:
     return answers(status, name.encode(), f"retry-after: {wait_s}\r\nx-engine: {name}\r\n")
 
 
-@pytest.mark.parametrize("shape", Shape)
 @pytest.mark.parametrize("named", [1, 2, 3])
 async def test_if_all_are_full_each_is_asked_once_and_the_last_ones_own_answer_is_kept(
-    shape: Shape, named: int, tmp_path: Path
+    named: int, plain: Failing
 ) -> None:
     """Status, body and Retry-After; and nobody is asked whom the decision did not name."""
     acts = [full("a", 7), full("b", 8), full("c", 9, "429 Too Many")]
-    async with failing(tmp_path, shape, acts) as setup:
-        for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-            setup.named = [setup.engines[number] for number in order][:named]
-            last = order[named - 1]
-            seen = await setup.ask(attempts_logged=named)
-            assert seen == Seen((503, 503, 429)[last], (1,) * named, FULL)
-            assert setup.body == b"abc"[last : last + 1]
-            assert f"retry-after: {7 + last}\r\n".encode() in setup.head + b"\r\n"
-        assert sum(len(engine.seen) for engine in setup.engines) == 3 * named
+    plain.acting(*acts)
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        plain.named = [plain.engines[number] for number in order][:named]
+        last = order[named - 1]
+        seen = await plain.ask(attempts_logged=named)
+        assert seen == Seen((503, 503, 429)[last], (1,) * named, FULL)
+        assert plain.body == b"abc"[last : last + 1]
+        assert f"retry-after: {7 + last}\r\n".encode() in plain.head + b"\r\n"
+    assert sum(len(engine.seen) for engine in plain.engines) == 3 * named
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -177,26 +191,24 @@ async def test_without_retries_or_with_their_budget_spent_the_first_answer_is_th
     shape: Shape, changes: dict[str, float], tmp_path: Path
 ) -> None:
     async with failing(tmp_path, shape, [full("a", 7)], **changes) as setup:
-        assert await setup.ask() == Seen(503, (1, 0, 0), FULL)
+        assert await setup.ask(attempts_logged=1) == Seen(503, (1, 0, 0), FULL)
         assert setup.body == b"a"
 
 
-@pytest.mark.parametrize("shape", Shape)
-async def test_a_large_body_reaches_the_second_choice_unchanged(shape: Shape, tmp_path: Path) -> None:
-    async with failing(tmp_path, shape, [full("a", 7)]) as setup:
-        body = bytes(range(256)) * 32_768
-        assert (await setup.ask(body)).status == 200
-        assert [setup.engines[0].seen, setup.engines[1].seen] == [[body], [body]]
+async def test_a_large_body_reaches_the_second_choice_unchanged(plain: Failing) -> None:
+    plain.acting(full("a", 7))
+    body = bytes(range(256)) * 32_768
+    assert (await plain.ask(body)).status == 200
+    assert [plain.engines[0].seen, plain.engines[1].seen] == [[body], [body]]
 
 
-@pytest.mark.parametrize("shape", Shape)
-async def test_without_a_decision_each_of_the_pool_is_asked_at_most_once(shape: Shape, tmp_path: Path) -> None:
+async def test_without_a_decision_each_of_the_pool_is_asked_at_most_once(plain: Failing) -> None:
     """GETs are balanced by Envoy alone."""
-    async with failing(tmp_path, shape, [full("a", 7), full("b", 8), full("c", 9)]) as setup:
-        for _ in range(20):
-            seen = await setup.ask(b"", method="GET")
-            assert seen.status == 503
-            assert max(seen.asked) == 1
+    plain.acting(full("a", 7), full("b", 8), full("c", 9))
+    for _ in range(20):
+        seen = await plain.ask(b"", method="GET")
+        assert seen.status == 503
+        assert max(seen.asked) == 1
 
 
 async def test_a_hung_instance_holds_its_request_until_silence_ends_it(tmp_path: Path) -> None:
