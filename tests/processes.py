@@ -10,7 +10,9 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from functools import cache
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -32,12 +34,23 @@ class Processes(processes.Processes):
     async def start_extproc(self, name: str, *arguments: str) -> Child:
         """Start a subcommand of `extproc`."""
         log = self._directory / f"{name}.log"
-        log.write_bytes(b"")
-        started = _context().Process(target=_run, args=(arguments, dict(os.environ), log))
-        started.start()
-        child = Child(name, _Forked(started), log)  # type: ignore[arg-type]
+        child = Child(name, _Forked(_started(arguments, log, log)), log)  # type: ignore[arg-type]
         self._children.append(child)
         return child
+
+
+def extproc(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a command until it ends."""
+    with tempfile.TemporaryDirectory() as name:
+        output, errors = Path(name) / "stdout", Path(name) / "stderr"
+        process = _started(arguments, output, errors)
+        process.join(timeout_s)
+        status = process.exitcode
+        if status is None:
+            process.kill()
+            process.join()
+            raise TimeoutError(f"extproc {' '.join(arguments)} runs after {timeout_s:g} s: {errors.read_text()}")
+        return subprocess.CompletedProcess(arguments, status, output.read_text(), errors.read_text())
 
 
 class _Forked:
@@ -75,13 +88,20 @@ def _context() -> ForkServerContext:
     return context
 
 
-def _run(arguments: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+def _started(arguments: tuple[str, ...], output: Path, errors: Path) -> ForkServerProcess:
+    for path in {output, errors}:
+        path.write_bytes(b"")
+    process = _context().Process(target=_run, args=(arguments, dict(os.environ), output, errors))
+    process.start()
+    return process
+
+
+def _run(arguments: tuple[str, ...], environment: dict[str, str], output: Path, errors: Path) -> None:
     """In the child."""
     os.setsid()
-    for path, flags, descriptors in ((os.devnull, os.O_RDONLY, (0,)), (log, os.O_WRONLY | os.O_APPEND, (1, 2))):
-        opened = os.open(path, flags)
-        for descriptor in descriptors:
-            os.dup2(opened, descriptor)
+    for descriptor, path in enumerate((Path(os.devnull), output, errors)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND if descriptor else os.O_RDONLY)
+        os.dup2(opened, descriptor)
         os.close(opened)
     os.environ.clear()
     os.environ.update(environment)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import COMMANDS, build_parser, main
+from tests.processes import extproc
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "redis/README.md"]
@@ -42,11 +43,6 @@ def test_every_command_has_help_with_an_example_that_works(name: str, capsys: py
         arguments = shlex.split(line.partition(" > ")[0])
         assert arguments[:2] == ["extproc", name]
         assert build_parser().parse_args(arguments[1:]).command == name
-
-
-def extproc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "extproc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_port_in_use_is_one_line_and_status_2() -> None:
@@ -138,4 +134,7 @@ def test_an_unknown_flag_is_told_in_the_name_of_its_command(capsys: pytest.Captu
 
 
 def test_python_dash_m_and_the_command_are_the_same() -> None:
-    assert extproc("--version").stdout.startswith("extproc ")
+    command = [sys.executable, "-m", "extproc", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == extproc("--version").stdout
+    assert done.stdout.startswith("extproc ")

@@ -80,12 +80,12 @@ def mean_duration_s(made: Run) -> float:
 def test_what_is_learned_is_as_good_as_the_truth_also_under_overload(load: float) -> None:
     """On a fleet whose engines add to each step what the table does not know of; the start counts."""
     ratios = []
-    for seed in range(3):
+    for seed in range(2):
         runs = [
             simulated(policy, "day?requests=800&seed=0", load, mixed(), seed)[0] for policy in ("learning", "informed")
         ]
         ratios.append(mean_duration_s(runs[0]) / mean_duration_s(runs[1]))
-    assert statistics.median(ratios) < 1.03
+    assert statistics.fmean(ratios) < 1.03
 
 
 @pytest.mark.parametrize("load", [0.85, 1.2])

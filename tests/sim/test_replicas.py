@@ -18,7 +18,7 @@ from extproc.sim.report.run import Run
 from extproc.sim.traffic.arrival import Traffic
 from extproc.sim.traffic.sources import traffic_at
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
 
 
 class Apart(Ours):
@@ -34,10 +34,10 @@ def fleet() -> FleetSpec:
     return replace(mixed(), instances=mixed().instances[::2])
 
 
-def runs(factory: Factory, replicas: int, *, state_delay_s: float = 0.2) -> list[Run]:
+def runs(factory: Factory, replicas: int, *, state_delay_s: float = 0.2, seeds: Sequence[int] = SEEDS) -> list[Run]:
     """The same traffic at 85 % of what the fleet can serve, once for each seed."""
     made = []
-    for seed in SEEDS:
+    for seed in seeds:
         text = f"rag?requests=600&seed={seed}"
         traffic = traffic_at(text, 0.85 * capacity_rps(traffic_at(text, 10.0), fleet()))
         named = [replace(arrival, model=fleet().instances[0].models[0]) for arrival in traffic.arrivals]
@@ -72,5 +72,5 @@ def test_several_routers_are_as_good_as_one(alone: tuple[float, float], replicas
 
 def test_routers_that_tell_each_other_nothing_are_worse() -> None:
     """Otherwise the test before would show nothing: late reports alone do not replace what peers say."""
-    together, apart = mean_s(runs(Ours, 4, state_delay_s=2.0)), mean_s(runs(Apart, 4, state_delay_s=2.0))
+    together, apart = (mean_s(runs(each, 4, state_delay_s=2.0, seeds=SEEDS[:1])) for each in (Ours, Apart))
     assert apart[0] > 1.2 * together[0]

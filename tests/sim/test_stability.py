@@ -38,7 +38,7 @@ def test_paced_sessions_of_one_application_spread(load: float) -> None:
 def test_state_as_old_as_may_be_does_not_send_everything_to_the_latest_report() -> None:
     """At 5 s each report is just fresh enough when it comes, and too old a moment later."""
     swings = {
-        policy: oscillation(made(0.6, policy, requests=1500, state_delay_s=5.0).samples)
+        policy: oscillation(made(0.6, policy, requests=1000, state_delay_s=5.0).samples)
         for policy in ("extproc", "least_request")
     }
     assert swings["extproc"] is not None
