@@ -175,7 +175,7 @@ def test_suites_run_as_one_set_of_cells(capsys: Out, monkeypatch: pytest.MonkeyP
     quick = cells(simulated(capsys, "simulate", "--quick", "--json", "--policy", "random", "--jobs", "1"))
     assert len(quick) == 2
     text = simulated(capsys, "simulate", "--suite", "standard", "--policy", "random,round_robin", "--jobs", "1")
-    assert text.count("medians of 8 cells") == 6
+    assert text.count("medians of 12 cells") == 4
 
 
 def test_a_public_trace_goes_by_its_name(capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
