@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from extproc.core.fleet.degradation import Rung
 from extproc.core.limits.counts import LimitCounts
-from extproc.core.reasons.measured import prediction_errors
+from extproc.core.reasons.measured import PredictionErrors, Served, prediction_errors
 from extproc.core.tokens.output_lengths import Calibration
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
@@ -125,8 +125,8 @@ class Metrics:
         """A request was left to Envoy's own balancing."""
         self._requests.labels("passed_on", reason).inc()
 
-    def finished(self, outcome: Outcome, served_by: str) -> None:
-        """A request has ended. `served_by`: the kind of instance that answered, "" if that is not known."""
+    def finished(self, outcome: Outcome, served: Served | None) -> None:
+        """A request has ended. `served`: the instance that answered, None if that is not known."""
         features = outcome.features
         self._outcomes.labels(str(outcome.status), "true" if features else "false").inc()
         if outcome.attempts > 1:
@@ -140,12 +140,12 @@ class Metrics:
         if outcome.ttft_s is not None:
             self._ttft.labels(features.model).observe(outcome.ttft_s)
         self._duration.labels(features.model).observe(outcome.duration_s)
-        if served_by:
-            self._compare(outcome, *self._bounded(features.model, served_by))
+        if served is not None:
+            errors = prediction_errors(outcome, served.key)
+            self._compare(errors, *self._bounded(features.model, served.kind))
 
-    def _compare(self, outcome: Outcome, *labels: str) -> None:
-        """Hold what was predicted against what was measured, as far as they can be compared."""
-        errors = prediction_errors(outcome)
+    def _compare(self, errors: PredictionErrors, *labels: str) -> None:
+        """What was predicted against what was measured, as far as they can be compared."""
         for histogram, value in (
             (self._ttft_ratio, errors.ttft_ratio),
             (self._tpot_ratio, errors.tpot_ratio),

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from extproc.core.reasons.explanation import Explanation, Material
+from extproc.core.reasons.measured import Served
 from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
@@ -17,10 +18,10 @@ from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 class Observer:
     """Keeps no prompt text; rendering is left to whoever asks."""
 
-    def __init__(self, metrics: Metrics, kind_of: Callable[[Outcome], str] = lambda outcome: "") -> None:
-        """`kind_of` tells on what kind of instance a request was served, "" if it is not known."""
+    def __init__(self, metrics: Metrics, served: Callable[[Outcome], Served | None] = lambda outcome: None) -> None:
+        """`served` tells which instance served a request, None if it is not known."""
         self._metrics = metrics
-        self._kind_of = kind_of
+        self._served = served
         self._recent = RecentDecisions()
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
@@ -42,7 +43,7 @@ class Observer:
 
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""
-        self._metrics.finished(outcome, self._kind_of(outcome))
+        self._metrics.finished(outcome, self._served(outcome))
         self._recent.finish(outcome)
 
     def page(self) -> bytes:

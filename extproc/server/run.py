@@ -28,6 +28,7 @@ from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.webhook import Webhook
 from extproc.config import ServeSettings
+from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
 from extproc.core.speeds.profile import profile_for
 from extproc.core.tokens.tokens import ExactCount
@@ -81,7 +82,7 @@ async def serve(settings: ServeSettings) -> None:
             limits=charges.counts if charges is not None else None,
         )
     )
-    observer = Observer(metrics, partial(kind_of, router))
+    observer = Observer(metrics, partial(served, router))
     admin = Admin(
         observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent, observer.explain
     )
@@ -240,11 +241,11 @@ def gauges(
     )
 
 
-def kind_of(router: Router, outcome: Outcome) -> str:
-    """Hardware, parallelism and precision of the instance that answered, as its profile is named; "" if not known."""
+def served(router: Router, outcome: Outcome) -> Served | None:
+    """The instance that answered a decided request; None if it is not known."""
     member, features = router.fleet.by_address(outcome.address), outcome.features
     if member is None or features is None:
-        return ""
+        return None
     instance = member.instance
     profile = profile_for(
         features.model,
@@ -253,7 +254,7 @@ def kind_of(router: Router, outcome: Outcome) -> str:
         instance.precision,
         instance.pipeline_parallel,
     )
-    return profile.name.removeprefix(f"{features.model}/")
+    return Served(instance.key, profile.name.removeprefix(f"{features.model}/"))
 
 
 def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:

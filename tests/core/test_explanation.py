@@ -352,7 +352,7 @@ def finished(**changes: Any) -> Outcome:
 def test_what_was_measured_is_compared_in_the_terms_of_the_prediction() -> None:
     """TTFT without what routing took, TPOT from the first token to the last."""
     outcome = finished()
-    actual, errors = measured(outcome), prediction_errors(outcome)
+    actual, errors = measured(outcome), prediction_errors(outcome, "a@1")
     assert (actual.ttft_s, actual.tpot_s) == (pytest.approx(0.5), pytest.approx(0.02))
     assert errors.ttft_ratio == pytest.approx(1.0)
     assert errors.tpot_ratio == pytest.approx(2.0)
@@ -370,11 +370,14 @@ def test_what_was_measured_is_compared_in_the_terms_of_the_prediction() -> None:
         ({"completion_tokens": 1}, (True, False, True)),
         ({"cached_tokens": None}, (True, True, False)),
         ({"ttft_s": None}, (False, False, True)),
+        ({"served": "b@1"}, (False, False, False)),
+        ({"served": "a@2"}, (False, False, False)),
     ],
 )
 def test_what_an_outcome_does_not_show_is_unknown_not_zero(changes: dict[str, Any], seen: tuple[bool, ...]) -> None:
-    """A failure, a retry or an answer in one piece teaches nothing of some predictions."""
-    errors = prediction_errors(finished(**changes))
+    """A failure, a retry, another instance or an answer in one piece teaches nothing of some predictions."""
+    served = changes.get("served", "a@1")
+    errors = prediction_errors(finished(**{name: value for name, value in changes.items() if name != "served"}), served)
     assert tuple(each is not None for each in (errors.ttft_ratio, errors.tpot_ratio, errors.cached_share)) == seen
 
 

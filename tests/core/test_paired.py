@@ -371,8 +371,8 @@ def test_what_the_one_that_answers_tells_of_cached_tokens_is_held_against_nobody
         told = replace(outcome(made, made.choose(LONG, now, 0.0), ttft_s=1.0), cached_tokens=0)
         assert told.features is not None
         assert told.features.cached_tokens > 15_000
-        assert prediction_errors(told).cached_share is None
-        assert prediction_errors(told).ttft_ratio is not None
+        assert prediction_errors(told, told.features.instance_key).cached_share is None
+        assert prediction_errors(told, told.features.instance_key).ttft_ratio is not None
         made.release("r", now + 5.0)
         made.learn(told, now + 5.0)
     for each in (P0, D0):

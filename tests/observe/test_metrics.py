@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from extproc.core.reasons.measured import Served
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Metrics
 from tests.core.builders import instance, request, router
+
+H100 = Served("a@1", "h100_sxm/tp1")
 
 
 def ended(**changes: object) -> Outcome:
@@ -35,7 +38,7 @@ def fresh() -> Metrics:
 def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
     """Ratios for times, shares of the prompt for what was cached."""
     metrics = fresh()
-    metrics.finished(ended(), "h100_sxm/tp1")
+    metrics.finished(ended(), H100)
     labels = 'kind="h100_sxm/tp1",model="llama-3.1-8b"'
     text = page(metrics)
     assert f"extproc_ttft_ratio_sum{{{labels}}} 0.5" in text
@@ -46,11 +49,12 @@ def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
 
 
 def test_what_cannot_be_compared_is_not_counted() -> None:
-    """Retries, failures, and instances that are not known any more say nothing of a prediction."""
+    """Retries, failures, and instances that are not known any more or were not named say nothing of a prediction."""
     metrics = fresh()
-    metrics.finished(ended(status=503), "h100_sxm/tp1")
-    metrics.finished(ended(attempts=2), "h100_sxm/tp1")
-    metrics.finished(ended(), "")
+    metrics.finished(ended(status=503), H100)
+    metrics.finished(ended(attempts=2), H100)
+    metrics.finished(ended(), None)
+    metrics.finished(ended(), Served("another@1", "h100_sxm/tp1"))
     assert not re.search(r"^extproc_(ttft|tpot)_ratio_count\{", page(metrics), re.MULTILINE)
 
 
@@ -58,8 +62,8 @@ def test_labels_stay_bounded_whatever_models_and_kinds_there_are() -> None:
     """Beyond the first 64 pairs all are counted together, and those that came first keep their own."""
     metrics = fresh()
     for number in range(1000):
-        metrics.finished(ended(), f"gpu{number}/tp1")
-    metrics.finished(ended(), "gpu0/tp1")
+        metrics.finished(ended(), replace(H100, kind=f"gpu{number}/tp1"))
+    metrics.finished(ended(), replace(H100, kind="gpu0/tp1"))
     counts = re.findall(r'^extproc_ttft_ratio_count\{kind="([^"]+)",.*\} (\d+)', page(metrics), re.MULTILINE)
     assert len(counts) == 65
     assert dict(counts)["other"] == "936"

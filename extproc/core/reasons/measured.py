@@ -23,6 +23,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The instance that answered a request."""
+
+    key: str
+    kind: str  # its hardware, parallelism and precision, as its profile is named
+
+
+@dataclass(frozen=True, slots=True)
 class PredictionErrors:
     """How far predictions were off; None where the outcome shows nothing of them."""
 
@@ -56,10 +64,16 @@ def measured(outcome: Outcome) -> Measured:
     )
 
 
-def prediction_errors(outcome: Outcome) -> PredictionErrors:
-    """Errors of a request that succeeded where it was sent: of any other, something else was timed."""
+def prediction_errors(outcome: Outcome, served_key: str) -> PredictionErrors:
+    """Errors of a request that succeeded where it was sent: of any other, something else was timed.
+
+    `served_key`: of the instance that answered. Envoy may choose another without a retry, such as where it does not
+    know the one that was named, or where an instance that is now another incarnation has the address.
+    """
     features = outcome.features
     if features is None or not 200 <= outcome.status < 300 or outcome.attempts > 1:
+        return PredictionErrors()
+    if features.instance_key != served_key:
         return PredictionErrors()
     actual = measured(outcome)
     cached_share = None
