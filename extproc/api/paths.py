@@ -1,8 +1,9 @@
 """Which API a request path belongs to, and how to read a body that comes by it.
 
 A path is known by its last segments, whatever prefix a gateway puts before them (`/openai`, `/api/v3` …). Query
-strings, trailing and doubled slashes do not matter. Where the path names the model (Azure's `/deployments/NAME/…`,
-Triton's `/v2/models/NAME/generate`), it holds for bodies that name none. `api.renaming` writes another into it.
+strings, trailing, doubled and escaped slashes do not matter. Where the path names the model (Azure's
+`/deployments/NAME/…`, Triton's `/v2/models/NAME/generate`), it holds for bodies that name none. `api.renaming` writes
+another into it.
 """
 
 from __future__ import annotations
@@ -119,8 +120,12 @@ _BY_ENDING: dict[tuple[str, ...], tuple[Endpoint, _Make]] = {
 _NAMING_MODELS = ("deployments", "models")
 _SEGMENT = re.compile("[^/]+")
 
+SLASH = "(?:/|%2[Ff])"
+"""A slash in a path, as a regular expression: engines decode paths before they look at them."""
+
 ROUTED_DIALECTS = {
-    ".*/" + "/+".join(map(re.escape, ending)) + "/*": endpoint.dialect for ending, (endpoint, _) in _BY_ENDING.items()
+    f".*{SLASH}" + f"{SLASH}+".join(map(re.escape, ending)) + f"{SLASH}*": endpoint.dialect
+    for ending, (endpoint, _) in _BY_ENDING.items()
 }
 """All paths that `endpoint_for` knows, each a regular expression for a whole path without its query, and their dialect.
 
@@ -132,15 +137,29 @@ def endpoint_for(method: str, path: str) -> Endpoint | None:
     """Endpoint of a request; None if it is none that is routed, and the request is passed on."""
     if method != "POST":
         return None
-    segments = tuple([segment for segment in path.partition("?")[0].split("/") if segment])
-    found, length = _BY_ENDING.get(segments[-2:]), 2
-    if found is None:
-        found, length = _BY_ENDING.get(segments[-1:]), 1
+    segments = sent = _segments(path)
+    found, length = _by_ending(segments)
+    if found is None and "%" in path:
+        segments = _segments(re.sub(SLASH, "/", path))
+        found, length = _by_ending(segments)
     if found is None:
         return None
     endpoint, make = found
     at = _model_segment(segments[:-length])
-    return endpoint if at is None else replace(endpoint, parse=make(unquote(segments[at])), model_segment=at)
+    if at is None:
+        return endpoint
+    own = segments[: at + 1] == sent[: at + 1]  # the model stands between slashes that are written as such
+    return replace(endpoint, parse=make(unquote(segments[at])), model_segment=at if own else None)
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    return tuple([segment for segment in path.partition("?")[0].split("/") if segment])
+
+
+def _by_ending(segments: tuple[str, ...]) -> tuple[tuple[Endpoint, _Make] | None, int]:
+    """What the last one or two segments are, and how many."""
+    found = _BY_ENDING.get(segments[-2:])
+    return (found, 2) if found is not None else (_BY_ENDING.get(segments[-1:]), 1)
 
 
 def with_segment(path: str, number: int, text: str) -> str:

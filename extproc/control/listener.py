@@ -96,6 +96,10 @@ def connection_manager(settings: EnvoySettings) -> HttpConnectionManager:
                 interval=timedelta(seconds=settings.keepalive_s), timeout=timedelta(seconds=settings.keepalive_s / 2)
             ),
         ),
+        # Engines decode paths: unless Envoy does so first, `/%761/…` is served by them and looks like no call to us.
+        # `%2F` stays, as in names of models.
+        normalize_path=True,
+        merge_slashes=True,
         upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         early_header_mutation_extensions=[_strip(settings)],
         access_log=[AccessLog(name="envoy.access_loggers.http_grpc", typed_config=AnyMessage.pack(_access_log()))],

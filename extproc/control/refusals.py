@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from envoy_data_plane.envoy.config.core.v3 import DataSource, HeaderValue, HeaderValueOption
@@ -10,7 +11,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
 from extproc.api.errors import refusal
-from extproc.api.paths import ROUTED_DIALECTS
+from extproc.api.paths import ROUTED_DIALECTS, SLASH
 from extproc.control.scope import Scope
 
 UNAVAILABLE = ("router_unavailable", "The inference router is not available.")
@@ -25,7 +26,8 @@ def refusals(scopes: Sequence[Scope]) -> Iterator[Route]:
         for path, dialect in ROUTED_DIALECTS.items():
             headers = [HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))]
             if prefix:
-                headers.append(HeaderMatcher(name=":path", string_match=StringMatcher(prefix=prefix)))
+                beginning = RegexMatcher(regex=SLASH.join(map(re.escape, prefix.split("/"))) + ".*")
+                headers.append(HeaderMatcher(name=":path", string_match=StringMatcher(safe_regex=beginning)))
             match = RouteMatch(safe_regex=RegexMatcher(regex=path), headers=headers)
             yield answer(match, 503, refusal(503, *UNAVAILABLE, dialect).body)
 

@@ -55,8 +55,9 @@ def test_every_api_is_found_behind_prefixes_slashes_and_queries(path: str, api: 
         assert is_in_pattern(form.format(path))
 
 
-def test_slashes_may_be_doubled_within_an_apis_own_segments() -> None:
-    for path in ("/v1//chat///completions", "//v1//messages//count_tokens"):
+def test_slashes_may_be_doubled_and_escaped_within_an_apis_own_segments() -> None:
+    """Engines decode paths before they look at them."""
+    for path in ("/v1//chat///completions", "//v1//messages//count_tokens", "/v1%2Fchat%2f/completions%2F"):
         assert endpoint_for("POST", path) is not None
         assert is_in_pattern(path)
 
@@ -98,6 +99,7 @@ PROMPT = {"text_input": "x"}
     [
         ("/openai/deployments/gpt-4o/chat/completions?api-version=1", CHAT, "gpt-4o"),
         ("/openai/deployments/meta%2Fllama/chat/completions", CHAT, "meta/llama"),
+        ("/openai/deployments/gpt-4o/chat%2Fcompletions", CHAT, "gpt-4o"),
         ("/openai/deployments/gpt-4o/chat/completions", CHAT | {"model": "own"}, "own"),
         ("/openai/deployments/gpt-4o/embeddings", {"input": "x"}, "gpt-4o"),
         ("/v2/models/llama/generate", PROMPT, "llama"),
