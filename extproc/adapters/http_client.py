@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Self
 
 import aiohttp
@@ -44,15 +45,25 @@ class Failure:
 class HttpClient:
     """Keeps connections alive between calls. Use as a context manager."""
 
-    def __init__(self, timeout_s: float = 2.0, connect_timeout_s: float = 1.0, connections: int = 100) -> None:
+    def __init__(
+        self,
+        timeout_s: float = 2.0,
+        connect_timeout_s: float = 1.0,
+        connections: int = 100,
+        socket: Path | None = None,
+    ) -> None:
+        """`socket`: a Unix socket that all requests go to, whatever host their URLs name."""
+        self._socket = socket
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Open the session; leaving the context closes every connection."""
+        limit = self._connections
+        connector = aiohttp.UnixConnector(str(self._socket), limit=limit) if self._socket else None
         self._session = aiohttp.ClientSession(
-            timeout=self._timeout, connector=aiohttp.TCPConnector(limit=self._connections), trust_env=False
+            timeout=self._timeout, connector=connector or aiohttp.TCPConnector(limit=limit), trust_env=False
         )
         return self
 

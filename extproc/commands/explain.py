@@ -18,6 +18,7 @@ import orjson
 from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import Answer as HttpAnswer
 from extproc.adapters.http_client import HttpClient
+from extproc.addresses import UnixSocket, parse_endpoint
 from extproc.commands import serve
 from extproc.commands.destination_arguments import destinations
 from extproc.commands.redis_arguments import redis_settings
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pages",
         action="append",
         metavar="URL",
-        help="pages of the running service, asked for ID; given again, each is asked in turn"
+        help="pages of the running service, or unix:/path of them, asked for ID; given again, each is asked in turn"
         " (default: EXTPROC_PAGES_URL, else http://127.0.0.1:9003)",
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
@@ -83,9 +84,11 @@ def run(args: argparse.Namespace) -> int:
 async def _of_id(args: argparse.Namespace) -> Explanation | None:
     """Ask the services in turn. Raises ExtprocError if one does not answer as it should."""
     pages = args.pages or [environment("PAGES_URL", "http://127.0.0.1:9003")]
-    async with HttpClient() as client:
-        for page in pages:
-            answer = await client.get(f"{page.rstrip('/')}/decisions/{quote(args.id, safe='')}")
+    for page in pages:
+        where = parse_endpoint(page) if page.startswith("unix:") else None
+        socket, url = (where.path, "http://localhost") if isinstance(where, UnixSocket) else (None, page.rstrip("/"))
+        async with HttpClient(socket=socket) as client:
+            answer = await client.get(f"{url}/decisions/{quote(args.id, safe='')}")
             if not isinstance(answer, HttpAnswer):
                 raise ExtprocError(f"{page} does not answer ({answer}): name the service's --metrics-listen by --pages")
             if answer.status == 200:

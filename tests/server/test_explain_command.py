@@ -11,14 +11,18 @@ import pytest
 
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.registry import Registry
+from extproc.addresses import UnixSocket
 from extproc.cli import main
+from extproc.core.decide import decide
+from extproc.core.reasons.explanation import explain, material
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.server.admin import Admin
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
-from tests.core.builders import MODEL, instance, router
+from tests.core.builders import MODEL, instance, request, router
 from tests.redis_server import RedisServer
 
 FAST, SLOW = instance("fast"), instance("slow", hardware="l40s", max_model_len_tokens=4096)
@@ -105,6 +109,25 @@ def test_what_was_learned_of_prefixes_is_known(
     (option,) = json.loads(capsys.readouterr().out)["options"]
     assert option["cached_tokens"] > 500
     assert option["cached_source"] == "learned"
+
+
+async def test_pages_on_a_unix_socket_are_asked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The socket's path stands in the place of the URL."""
+    made, asked = router(FAST, SLOW), request("r")
+    snapshot = made.snapshot()
+    told = explain(material(asked, decide(asked, snapshot, 0.0, 0.0), snapshot, 0.0))
+    pages = Admin(lambda: b"", list, list, lambda name: told if name == "r" else None)
+    where = UnixSocket(tmp_path / "pages.sock")
+    await pages.start(where)
+    try:
+        assert await asyncio.to_thread(main, ["explain", "r", "--pages", str(where), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["chosen"] == "fast"
+        assert await asyncio.to_thread(main, ["explain", "another", "--pages", str(where)]) == 1
+        gone = f"unix:{tmp_path}/gone.sock"
+        assert await asyncio.to_thread(main, ["explain", "r", "--pages", gone]) == 2
+        assert f"{gone} does not answer" in capsys.readouterr().err
+    finally:
+        await pages.stop()
 
 
 @pytest.mark.parametrize(
