@@ -53,17 +53,24 @@ def addresses(name: str) -> set[tuple[str, int]]:
     raise AssertionError(f"no cluster {name}")
 
 
-def test_envoy_agent_and_prometheus_look_for_the_engines_where_they_are() -> None:
+def test_everybody_looks_for_the_others_where_they_are() -> None:
     engines = {SERVICES[name]["networks"]["default"]["ipv4_address"] for name in OURS if name.startswith("engine")}
     port = int(SERVICES["engine-0"]["command"][SERVICES["engine-0"]["command"].index("--port") + 1])
-    assert addresses("pool") == {(engine, port) for engine in engines}
     assert addresses("extproc") == {("extproc", 9002)}
+    assert addresses("xds") == {("xds", 18000)}
     agent = build_parser().parse_args(SERVICES["agent"]["command"])
     assert set(agent.backend) == {f"http://{engine}:{port}" for engine in engines}
     jobs = yaml.safe_load((ROOT / "envoy/prometheus.yml").read_text())["scrape_configs"]
+    names = {"--listen": "0.0.0.0:18000", "--metrics-listen": "0.0.0.0:18001"}
+    xds = SERVICES["xds"]["command"]
+    assert {flag: xds[xds.index(flag) + 1] for flag in names} == names
+    flags = ("--redis-url", "--fleet")
+    serve = SERVICES["extproc"]["command"]
+    assert [xds[xds.index(flag) + 1] for flag in flags] == [serve[serve.index(flag) + 1] for flag in flags]
     targets = {job["job_name"]: set(job["static_configs"][0]["targets"]) for job in jobs}
     assert targets["engines"] == {f"{engine}:{port}" for engine in engines}
     assert {target.partition(":")[0] for target in targets["extproc"] | targets["envoy"]} <= set(SERVICES)
+    assert targets["extproc"] == {"extproc:9003", "xds:18001"}
 
 
 def test_files_that_containers_mount_or_copy_exist() -> None:
