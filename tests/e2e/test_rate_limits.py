@@ -17,12 +17,13 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
-from extproc.demo.processes import Processes, wait_for_line
+from extproc.demo.processes import wait_for_line
 from tests.core.builders import MODEL, instance
 from tests.e2e.eventually import eventually
 from tests.e2e.matrix.clients import HOST, Ask, Got, Http, send
 from tests.e2e.matrix.engines import USAGE, Engine
 from tests.envoy_process import EnvoyProcess, kept_port
+from tests.processes import Processes
 from tests.redis_server import RedisServer
 
 # Nothing comes back while a test runs.
