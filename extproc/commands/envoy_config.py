@@ -7,8 +7,12 @@ import json
 import sys
 from typing import Any
 
-from extproc.addresses import Endpoint, UnixSocket, host_port, parse_endpoint
+from extproc.addresses import host_port
+from extproc.commands.endpoints import endpoint, worker
 from extproc.commands.mesh_arguments import add_mesh_arguments, as_json, mesh_place
+from extproc.commands.retry_arguments import add_retry_arguments, retries
+from extproc.commands.service_tls_arguments import add_service_tls_arguments, service_tls
+from extproc.commands.xds_arguments import add_xds_arguments, xds_source
 from extproc.config import environment, header_name
 from extproc.control.meshes.place import Mesh
 from extproc.control.scope import parse_scope
@@ -17,9 +21,7 @@ from extproc.control.settings import (
     RequestBodies,
     RetryOn,
     Shape,
-    TlsToService,
     Upstream,
-    XdsSource,
 )
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
@@ -61,8 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_places(parser)
     _add_choices(parser)
     _add_limits(parser)
-    _add_xds(parser)
-    _add_tls(parser)
+    add_retry_arguments(parser)
+    add_xds_arguments(parser)
+    add_service_tls_arguments(parser)
     add_mesh_arguments(parser)
     parser.add_argument("--fragment", choices=_FRAGMENTS, default="bootstrap", help=_OUTPUT)
     parser.add_argument("--json", action="store_true", help="JSON instead of YAML; Envoy reads both")
@@ -130,50 +133,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_tls(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "TLS to `extproc serve`, and with --xds to `extproc xds`; paths as Envoy sees them"
-    )
-    for name, kind, text in (
-        ("ca", "FILE", "CA of the service's certificate: with it, only TLS is spoken"),
-        ("cert", "FILE", "Envoy's own certificate, for a service with --tls-client-ca"),
-        ("key", "FILE", "its private key"),
-        (
-            "sds",
-            "DIR",
-            "directory with extproc-ca.yaml and extproc-identity.yaml, as --fragment sds-ca and sds-identity print"
-            " them: Envoy then reads changed files anew, otherwise once",
-        ),
-    ):
-        group.add_argument(f"--extproc-tls-{name}", default="", metavar=kind, help=text)
-    group.add_argument(
-        "--extproc-tls-name",
-        default="extproc",
-        metavar="NAME",
-        help="DNS name, IP or spiffe:// URI that the service's certificate must be for (default: %(default)s)",
-    )
-
-
-def _tls(args: argparse.Namespace) -> TlsToService | None:
-    if not args.extproc_tls_ca:
-        if args.extproc_tls_cert or args.extproc_tls_key or args.extproc_tls_sds:
-            raise ConfigError("TLS to the service needs --extproc-tls-ca")
-        return None
-    return TlsToService(
-        ca=args.extproc_tls_ca,
-        name=args.extproc_tls_name,
-        certificate=args.extproc_tls_cert,
-        key=args.extproc_tls_key,
-        sds_directory=args.extproc_tls_sds,
-    )
-
-
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
         ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
         ("request-timeout-s", float, "S", "seconds that a client has to send its whole request, then 408"),
-        ("retries", int, "N", "other instances to try at most; `extproc serve` names two"),
-        ("retry-budget-percent", float, "PERCENT", "of a cluster's requests that may be retries at once, beyond 20"),
         ("stream-idle-timeout-s", float, "S", "seconds of silence that end a stream"),
         (
             "try-idle-timeout-s",
@@ -201,47 +164,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         value = EnvoySettings.__dataclass_fields__[name.replace("-", "_")].default
         shown = "no limit" if value is None else "%(default)s"
         parser.add_argument(f"--{name}", type=kind, default=value, metavar=unit, help=f"{text} (default: {shown})")
-
-
-def _add_xds(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("instances from the registry instead of --backend: see `extproc xds`")
-    group.add_argument(
-        "--xds",
-        action="append",
-        metavar="HOST:PORT",
-        help="an `extproc xds` process, or its unix:/path; repeat for each",
-    )
-    group.add_argument(
-        "--xds-files",
-        metavar="DIR",
-        help="the directory that `extproc xds --write` keeps, as Envoy sees it; it must be written before Envoy starts",
-    )
-    group.add_argument(
-        "--pool",
-        default="pool",
-        metavar="NAME",
-        help="the pool that takes what comes without a decision (default: %(default)s)",
-    )
-    group.add_argument(
-        "--xds-protocol",
-        choices=("delta", "sotw"),
-        default="delta",
-        help="what changed, or each time the state of the world (default: %(default)s)",
-    )
-    group.add_argument(
-        "--xds-separate-streams",
-        action="store_true",
-        help="a stream for clusters and one for each pool's endpoints, instead of one for all (ADS)",
-    )
-    group.add_argument(
-        "--node-id",
-        default="envoy",
-        metavar="ID",
-        help="the name of an Envoy at the control plane; `envoy --service-node` overrides it (default: %(default)s)",
-    )
-    group.add_argument(
-        "--node-cluster", default="extproc", metavar="NAME", help="the group of Envoys it is of (default: %(default)s)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -287,7 +209,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         xds=xds_source(args),
         pool=args.pool,
         workers=tuple(worker(text) for text in args.extproc or ("127.0.0.1:9002",)),
-        tls=_tls(args),
+        tls=service_tls(args),
         listen=host_port(args.listen),
         admin=None if args.admin == "off" else host_port(args.admin),
         shape=Shape(args.shape),
@@ -297,8 +219,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         fail_closed="" in closed,
         fail_closed_at=tuple(parse_scope(text) for text in closed if text),
         retry_on=RetryOn(args.retry_on),
-        retries=args.retries,
-        retry_budget_percent=args.retry_budget_percent,
+        **retries(args),
         try_idle_timeout_s=args.try_idle_timeout_s,
         keepalive_s=args.keepalive_s,
         message_timeout_s=args.message_timeout_s,
@@ -314,20 +235,6 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
     )
 
 
-def xds_source(args: argparse.Namespace) -> XdsSource | None:
-    """The control plane, None without one. Raises ConfigError."""
-    if not args.xds and not args.xds_files:
-        return None
-    return XdsSource(
-        servers=tuple(worker(text) for text in args.xds or ()),
-        directory=args.xds_files or "",
-        delta=args.xds_protocol == "delta",
-        aggregated=not args.xds_separate_streams,
-        node_id=args.node_id,
-        node_cluster=args.node_cluster,
-    )
-
-
 def parse_upstream(text: str) -> Upstream:
     """`[CLUSTER/]ID=IP:PORT`. Raises ConfigError."""
     name, equals, address = text.partition("=")
@@ -335,17 +242,3 @@ def parse_upstream(text: str) -> Upstream:
     if not equals or not instance_id or (slash and not cluster):
         raise ConfigError(f"'{text}' is not [CLUSTER/]ID=IP:PORT")
     return Upstream(instance_id, endpoint(address), cluster or "pool")
-
-
-def worker(text: str) -> Endpoint:
-    """A worker's address, or its Unix socket. Raises ConfigError."""
-    where = parse_endpoint(text)
-    return where if isinstance(where, UnixSocket) else endpoint(text)
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    """Host and port that Envoy connects to: neither "all interfaces" nor "any port". Raises ConfigError."""
-    host, port = host_port(text)
-    if host in ("0.0.0.0", "::") or not port:
-        raise ConfigError(f"'{text}' is no address to connect to: name a host and a port")
-    return host, port

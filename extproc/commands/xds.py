@@ -11,6 +11,7 @@ from extproc.commands.destination_arguments import add_destination_arguments, de
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
+from extproc.commands.retry_arguments import add_retry_arguments, retries
 from extproc.config import environment
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.errors import ConfigError
@@ -74,25 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds until Envoy closes an idle connection to an instance; less than its own (default: %(default)s)",
     )
     add(
-        "--retries",
-        type=int,
-        default=EnvoySettings.__dataclass_fields__["retries"].default,
-        metavar="N",
-        help="of clusters of one instance; as many as `extproc envoy-config --retries` has (default: %(default)s)",
-    )
-    add(
-        "--retry-budget-percent",
-        type=float,
-        default=EnvoySettings.__dataclass_fields__["retry_budget_percent"].default,
-        metavar="PERCENT",
-        help="of a cluster's requests that may be retries at once, beyond 20 (default: %(default)s)",
-    )
-    add(
         "--health-path",
         default="",
         metavar="PATH",
         help="such as /health: Envoy itself asks the pools' instances as well (default: the agents' word counts)",
     )
+    add_retry_arguments(parser)
     add_listen_arguments(parser)
     add_destination_arguments(parser)
     add_redis_arguments(parser)
@@ -113,8 +101,7 @@ def run(args: argparse.Namespace) -> int:
         pool=args.pool,
         upstream_idle_s=args.upstream_idle_s,
         health_path=args.health_path,
-        retries=args.retries,
-        retry_budget_percent=args.retry_budget_percent,
+        **retries(args),
     )
     settings = XdsSettings(
         listen=parse_endpoint(args.listen),
