@@ -86,6 +86,7 @@ class ExtProc:
         self._warned: set[str] = set()  # reasons
         self.refused = 0  # streams
         self._calls: set[asyncio.Task[Any]] = set()
+        self._leaving = False
         self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
@@ -94,12 +95,11 @@ class ExtProc:
         """Answer the messages of one stream in turn.
 
         A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
-        RESOURCE_EXHAUSTED before its first message is looked at, and Envoy goes on without us.
+        RESOURCE_EXHAUSTED before its first message is looked at, after `leave` with UNAVAILABLE: Envoy asks another
+        worker, or goes on without us.
         """
         shell = self._shell
-        if self._open_streams >= shell.max_streams:
-            self.refused += 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
+        await self._refuse_if_full(context)
         self._open_streams += 1
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
@@ -173,6 +173,10 @@ class ExtProc:
                 "configure BUFFERED or FULL_DUPLEX_STREAMED",
                 reason,
             )
+
+    def leave(self) -> None:
+        """Take no new streams. An Envoy that knows no other worker asks us on, though we say that we are not well."""
+        self._leaving = True
 
     def end(self) -> None:
         """End all streams in good order. By an error Envoy would cut answers whose body it streamed to us."""
@@ -278,10 +282,11 @@ class Service:
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Give running requests `grace_s` to end, then end everything.
+        """Take no new requests, give running ones `grace_s` to end, then end everything.
 
         Envoy's access-log stream would never end by itself, so it is not waited for.
         """
+        self._ext_proc.leave()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._ext_proc.idle.wait()
