@@ -174,6 +174,14 @@ class ExtProc:
                 reason,
             )
 
+    async def _refuse_if_full(self, context: Any) -> None:
+        """End a stream that is not to be taken."""
+        if self._leaving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
+        if self._open_streams >= self._shell.max_streams:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
+
     def leave(self) -> None:
         """Take no new streams. An Envoy that knows no other worker asks us on, though we say that we are not well."""
         self._leaving = True
