@@ -303,6 +303,7 @@ def policy(args: argparse.Namespace) -> Policy:
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         cold=operator.cold,
         hand_over=HandOver(args.hand_over),
+        admission=operator.admission,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from extproc.adapters import yaml_files
+from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
 from extproc.core.limits.rules import Limits
 from extproc.core.models.cold import ColdPolicy
@@ -16,6 +17,7 @@ from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
+from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
 from extproc.policy_file.cold import ColdSection, cold_of
 from extproc.policy_file.limits import LimitsSection, limits_of
@@ -32,6 +34,7 @@ class OperatorPolicy:
     limits: Limits = field(default_factory=Limits)
     models: ModelPolicy = field(default_factory=ModelPolicy)
     cold: ColdPolicy | None = None
+    admission: Admission | None = None  # None: nothing is held
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +52,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fallbacks: dict[str, tuple[str, ...]] = {}
     context_window_fallbacks: dict[str, tuple[str, ...]] = {}
     cold: ColdSection | None = None
+    admission: AdmissionSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -68,6 +72,7 @@ def load_policy(path: Path) -> OperatorPolicy:
                 file.context_window_fallbacks,
             ),
             cold=cold_of(file.cold, _named(file)),
+            admission=admission_of(file.admission),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
