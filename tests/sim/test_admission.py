@@ -146,7 +146,7 @@ def test_what_can_be_served_well_is_not_refused() -> None:
 
 def test_batch_yields_to_interactive_requests() -> None:
     """Both want the whole fleet: interactive ones are served as if they were alone, nearly; batch gets the rest."""
-    people = some(25.0, 12.0, 1)
+    people = some(20.0, 12.0, 1)
     jobs = some(25.0, 12.0, 2, request_class=RequestClass.BATCH)
     alone, made = run(people), run(people, jobs)
     interactive = of(made, request_class=RequestClass.INTERACTIVE)

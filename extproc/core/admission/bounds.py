@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from extproc.core.pricing.cost import Prices
 
 # Where nobody could keep a bound though it were idle, it is wider: the fastest's own time and this share of the bound,
-# or so many times the fastest's step.
+# or so many times the fastest's step, less for batch.
 _WIDER_TTFT_SHARE = 0.5
-_WIDER_STEPS = 1.5
+_WIDER_STEPS, _WIDER_BATCH_STEPS = 1.5, 1.1
 _LITTLE_TOKENS = 256  # of a prefix, that are computed in a step or two
 
 
@@ -114,7 +114,8 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> K
     if bounds.deadline_in_s is not None:
         ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
         limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - terms_s["prefill_s"])
-    tpot_limit_s = max(bounds.tpot_s, _WIDER_STEPS * prices.idle_step_s[eligible].min().item())
+    wider = _WIDER_STEPS if bounds.own_prompt else _WIDER_BATCH_STEPS
+    tpot_limit_s = max(bounds.tpot_s, wider * prices.idle_step_s[eligible].min().item())
     if request.expected_output_tokens <= 1:
         tpot_limit_s = float("inf")
     if bounds.ahead_s < float("inf"):
