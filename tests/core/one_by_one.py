@@ -59,8 +59,8 @@ def decide_one_by_one(
         key=lambda candidate: candidate.cost.total_s,
     )
     if bounds is not None and ranked:
-        broken = {member.instance.id: _broken(request, snapshot, member, ranked, bounds) for member in eligible}
-        rejected += [each for each in broken.values() if each is not None]
+        broken = _broken(request, snapshot, ranked, bounds)
+        rejected += [each for member in eligible if (each := broken[member.instance.id]) is not None]
         ranked = [each for each in ranked if broken[each.instance.id] is None]
     if not ranked:
         return Decision(None, (), tuple(rejected))
@@ -72,11 +72,9 @@ def decide_one_by_one(
 
 
 def _broken(
-    request: Request, snapshot: Snapshot, member: Member, ranked: list[Candidate], bounds: Bounds
-) -> Rejection | None:
-    """The bound that an instance breaks."""
-    name = member.instance.id
-    priced = {each.instance.id: each for each in ranked}
+    request: Request, snapshot: Snapshot, ranked: list[Candidate], bounds: Bounds
+) -> dict[str, Rejection | None]:
+    """The bound that each instance breaks; wider ones where nobody keeps them."""
     steps_s = {
         each.instance.id: snapshot.beliefs.speed(request.model, each.instance).decode_step_s(0, 0) for each in ranked
     }
@@ -84,25 +82,33 @@ def _broken(
     def own_s(each: Candidate) -> float:
         return each.cost.prefill_s + each.cost.communication_s if bounds.own_prompt else 0.0
 
-    mine = priced[name]
-    ttft_s = mine.cost.queue_s + mine.cost.loading_s + own_s(mine)
-    limit_s = max(bounds.ttft_s, min(map(own_s, ranked)) + bounds.ttft_s / 2) - bounds.waited_s
-    if bounds.deadline_in_s is not None:
-        prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
-        limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
-    limit_s = min(limit_s, own_s(mine) + bounds.ahead_s)
-    tpot_limit_s = max(bounds.tpot_s, (1.5 if bounds.own_prompt else 1.1) * min(steps_s.values()))
-    if request.expected_output_tokens <= 1:
-        tpot_limit_s = math.inf
-    if own_s(mine) > limit_s:
-        return Rejection(name, Reason.DEADLINE_UNREACHABLE, own_s(mine), max(0.0, limit_s))
-    if ttft_s > limit_s:
-        return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
-    if mine.tpot_s > tpot_limit_s:
-        return Rejection(name, Reason.TPOT_BEYOND_BOUND, mine.tpot_s, tpot_limit_s)
-    if bounds.keeps_prefix and mine.cached_tokens < max(each.cached_tokens for each in ranked) - 256:
-        return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
-    return None
+    def judged(mine: Candidate, limit_s: float, tpot_limit_s: float) -> Rejection | None:
+        name = mine.instance.id
+        ttft_s = mine.cost.queue_s + mine.cost.loading_s + own_s(mine)
+        if bounds.deadline_in_s is not None:
+            prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
+            limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
+        limit_s = min(limit_s, own_s(mine) + bounds.ahead_s)
+        if own_s(mine) > limit_s:
+            return Rejection(name, Reason.DEADLINE_UNREACHABLE, own_s(mine), max(0.0, limit_s))
+        if ttft_s > limit_s:
+            return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
+        return (
+            Rejection(name, Reason.TPOT_BEYOND_BOUND, mine.tpot_s, tpot_limit_s) if mine.tpot_s > tpot_limit_s else None
+        )
+
+    limit_s = bounds.ttft_s - bounds.waited_s
+    tpot_limit_s = bounds.tpot_s if request.expected_output_tokens > 1 else math.inf
+    found = {each.instance.id: judged(each, limit_s, tpot_limit_s) for each in ranked}
+    if all(found.values()):
+        limit_s = max(limit_s, min(map(own_s, ranked)) + bounds.ttft_s / 2 - bounds.waited_s)
+        tpot_limit_s = max(tpot_limit_s, (1.5 if bounds.own_prompt else 1.1) * min(steps_s.values()))
+        found = {each.instance.id: judged(each, limit_s, tpot_limit_s) for each in ranked}
+    for each in ranked if bounds.keeps_prefix else ():
+        if each.cached_tokens < max(other.cached_tokens for other in ranked) - 256 and not found[each.instance.id]:
+            elsewhere = Rejection(each.instance.id, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
+            found[each.instance.id] = elsewhere
+    return found
 
 
 def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapshot: Snapshot, now: float) -> Candidate:

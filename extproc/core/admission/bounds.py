@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from extproc.core.pricing.classes import ClassPolicy, weights_for
-from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.arrays import Flags, Floats, Numbers
 from extproc.core.values.decision import Reason, Rejection
 from extproc.core.values.request import Request
 
@@ -78,22 +78,23 @@ class Kept:
     """Who of the eligible keeps the bounds; the columns are of all instances."""
 
     flags: Flags
-    least_s: Floats  # the TTFT if nothing were ahead
-    ttft_s: Floats
-    ttft_limit_s: Floats
+    least_s: Numbers  # the TTFT if nothing were ahead
+    ttft_s: Numbers
+    ttft_limit_s: Numbers  # a number is that of all
     tpot_s: Floats
     tpot_limit_s: float
-    prefixed: Flags  # where the request keeps its prefix, as far as it must
 
     def rejections(self, prices: Prices, eligible: Flags) -> tuple[Rejection, ...]:
         """Of those that break a bound, which and by how much."""
+        if np.count_nonzero(self.flags) == np.count_nonzero(eligible):
+            return ()
         rows = np.flatnonzero(eligible & ~self.flags).tolist()
         return tuple([self._rejection(prices.members[row].instance.id, row) for row in rows])
 
     def _rejection(self, name: str, row: int) -> Rejection:
-        limit_s, ttft_s = self.ttft_limit_s.item(row), self.ttft_s.item(row)
-        if self.least_s.item(row) > limit_s:
-            return Rejection(name, Reason.DEADLINE_UNREACHABLE, self.least_s.item(row), max(0.0, limit_s))
+        limit_s, ttft_s, least_s = (_at(row, each) for each in (self.ttft_limit_s, self.ttft_s, self.least_s))
+        if least_s > limit_s:
+            return Rejection(name, Reason.DEADLINE_UNREACHABLE, least_s, max(0.0, limit_s))
         if ttft_s > limit_s:
             return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
         if self.tpot_s.item(row) > self.tpot_limit_s:
@@ -102,27 +103,41 @@ class Kept:
 
 
 def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> Kept:
-    """Hold what is predicted of the eligible against bounds. An answer of one token has no TPOT."""
-    terms_s = prices.terms_s
-    own_s = np.zeros(len(eligible))
-    if bounds.own_prompt:
-        own_s += terms_s["prefill_s"] + terms_s["communication_s"]
-    ttft_s = own_s + (terms_s["queue_s"] + terms_s["loading_s"])
-    fastest_s = own_s[eligible].min().item()
-    limit_s = max(bounds.ttft_s, fastest_s + _WIDER_TTFT_SHARE * bounds.ttft_s) - bounds.waited_s
-    limits_s = np.full(len(eligible), limit_s)
-    if bounds.deadline_in_s is not None:
-        ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
-        limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - terms_s["prefill_s"])
-    wider = _WIDER_STEPS if bounds.own_prompt else _WIDER_BATCH_STEPS
-    tpot_limit_s = max(bounds.tpot_s, wider * prices.idle_step_s[eligible].min().item())
-    if request.expected_output_tokens <= 1:
-        tpot_limit_s = float("inf")
-    if bounds.ahead_s < float("inf"):
-        limits_s = np.minimum(limits_s, own_s + bounds.ahead_s)
-    flags = eligible & (ttft_s <= limits_s) & (prices.tpot_s <= tpot_limit_s)
-    prefixed = eligible
+    """Hold what is predicted of the eligible against bounds; where nobody keeps them, against wider ones (see above).
+
+    An answer of one token has no TPOT.
+    """
+    terms_s, tpot_s = prices.terms_s, prices.tpot_s
+    ahead_s = terms_s["queue_s"] + terms_s["loading_s"]
+    own_s = terms_s["prefill_s"] + terms_s["communication_s"] if bounds.own_prompt else 0.0 * ahead_s
+    ttft_s = ahead_s + own_s
+    has_tpot = request.expected_output_tokens > 1
+    limit_s, tpot_limit_s = bounds.left_s, bounds.tpot_s if has_tpot else float("inf")
+    limits_s = _limits_s(bounds, prices, request, own_s, limit_s)
+    flags = eligible & (ttft_s <= limits_s) & (tpot_s <= tpot_limit_s)
+    if not np.count_nonzero(flags):
+        fastest_s = np.where(eligible, own_s, np.inf).min().item()
+        limit_s = max(limit_s, fastest_s + _WIDER_TTFT_SHARE * bounds.ttft_s - bounds.waited_s)
+        limits_s = _limits_s(bounds, prices, request, own_s, limit_s)
+        wider = _WIDER_STEPS if bounds.own_prompt else _WIDER_BATCH_STEPS
+        tpot_limit_s = max(tpot_limit_s, wider * prices.idle_step_s[eligible].min().item())
+        flags = eligible & (ttft_s <= limits_s) & (tpot_s <= tpot_limit_s)
     if bounds.keeps_prefix:
         held_tokens = prices.hits.tokens()
-        prefixed = held_tokens >= held_tokens[eligible].max() - _LITTLE_TOKENS
-    return Kept(flags & prefixed, own_s, ttft_s, limits_s, prices.tpot_s, tpot_limit_s, prefixed)
+        flags &= held_tokens >= held_tokens[eligible].max() - _LITTLE_TOKENS
+    return Kept(flags, own_s, ttft_s, limits_s, tpot_s, tpot_limit_s)
+
+
+def _at(row: int, column: Numbers) -> float:
+    return column if isinstance(column, float) else column.item(row)
+
+
+def _limits_s(bounds: Bounds, prices: Prices, request: Request, own_s: Numbers, limit_s: float) -> Numbers:
+    """The TTFT that each may have, a number where it is the same for all."""
+    limits_s: Numbers = limit_s
+    if bounds.deadline_in_s is not None:
+        ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
+        limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - prices.terms_s["prefill_s"])
+    if bounds.ahead_s < float("inf"):
+        limits_s = np.minimum(limits_s, own_s + bounds.ahead_s)
+    return limits_s
