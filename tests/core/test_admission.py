@@ -375,7 +375,7 @@ def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
         (Rejection("a", Reason.DEADLINE_UNREACHABLE, 0.8, 0.1), "needs 0.80 s at the least, 0.10 s are left"),
         (Rejection("a", Reason.HELD_TOO_LONG, 60.0, 60.0), "held it for 60.0 s, 60.0 s are allowed"),
         (Rejection("a", Reason.HOLDING_FULL, 1001.0, 1000.0), "would hold 1,001 requests, may hold 1,000"),
-        (Rejection("a", Reason.PREFIX_ELSEWHERE, "its prefix", "less"), "has room, but not its prefix"),
+        (Rejection("a", Reason.PREFIX_ELSEWHERE, "its prefix", "less"), "needs its prefix, has less"),
     ],
 )
 def test_reasons_in_words(rejection: Rejection, words: str) -> None:

@@ -43,8 +43,6 @@ def said(rejection: Rejection) -> str:
             return f"is being loaded, {has}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
-        case Reason.PREFIX_ELSEWHERE:
-            return "has room, but not its prefix"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
