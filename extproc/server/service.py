@@ -24,10 +24,11 @@ from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
-from extproc.stream.errands import CountTokens, Errand, TakePlace
+from extproc.server.holding import Holding
+from extproc.stream.errands import CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import OutOfOrderError, PassOn, Replies
+from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -80,6 +81,9 @@ class ExtProc:
         self._warned: set[str] = set()  # reasons
         self.refused = 0  # streams
         self._calls: set[asyncio.Task[Any]] = set()
+        self._admits = shell.router.policy.admission is not None
+        self._holding = Holding(shell.router, shell.clock, shell.draw)
+        self._held: set[asyncio.Task[Any]] = set()  # calls whose request is held, or was refused after that
         self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
@@ -88,11 +92,18 @@ class ExtProc:
         """Answer the messages of one stream in turn.
 
         A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
-        RESOURCE_EXHAUSTED before its first message is looked at, and Envoy goes on without us.
+        RESOURCE_EXHAUSTED before its first message is looked at, and Envoy goes on without us. But where requests are
+        held for want of room, none may go past those: it is refused.
         """
         shell = self._shell
         if self._open_streams >= shell.max_streams:
             self.refused += 1
+            if self._admits:
+                async for data in stream:
+                    for answer in self._too_many(data):
+                        yield answer
+                        return
+                    break
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
         self._open_streams += 1
         self.idle.clear()
@@ -104,9 +115,26 @@ class ExtProc:
         try:
             async for data in stream:
                 began_s = shell.clock()
-                answers = self._encoded(exchange, await self._replies(exchange, data, began_s), began_s)
-                # The engine's answer may be minutes away: the body is not kept until then, nor what handed it back.
-                del data
+                message = wire.decode_message(data, self._wanted)
+                step = await self._run(exchange, exchange.receive(message, began_s, shell.draw()))
+                answers_headers = isinstance(message, ResponseHeaders)
+                # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
+                del data, message
+                while isinstance(step, Hold):
+                    held_at_s = shell.clock()
+                    self._holding.expect(step)
+                    self._held.add(call)
+                    if (more_time := exchange.more_time(step, held_at_s)) is not None:
+                        yield wire.encode_reply(more_time, shell.cluster_header)
+                    turn, now = await self._holding.turn(step), shell.clock()
+                    began_s += now - held_at_s
+                    step = await self._run(exchange, exchange.resume(turn, now, shell.draw()))
+                if call in self._held and not any(isinstance(reply, Answer) for reply in step):
+                    self._held.discard(call)
+                if answers_headers:
+                    self._holding.stir()
+                answers = self._encoded(exchange, step, began_s)
+                del step
                 for answer in answers:
                     yield answer
                 answer = b""
@@ -118,27 +146,35 @@ class ExtProc:
         finally:
             self._calls.discard(call)
             exchange.close(shell.clock())
+            self._holding.forget(exchange_id)
+            self._held.discard(call)
+            self._holding.stir()
             if shell.places:
                 shell.places.release(exchange_id)
             self._open_streams -= 1
             if not self._open_streams:
                 self.idle.set()
 
-    async def _replies(self, exchange: Exchange, data: bytes, now: float) -> Replies:
+    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Hold:
+        """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
         shell = self._shell
-        replies = exchange.receive(wire.decode_message(data, self._wanted), now, shell.draw())
-        while not isinstance(replies, tuple):
-            result = await self._run(replies)
-            replies = exchange.resume(result, shell.clock(), shell.draw())
-        return replies
+        while True:
+            match step:
+                case CountTokens():
+                    result: object = await shell.count(step) if shell.count else None
+                case TakePlace():
+                    result = await shell.places.take(step) if shell.places else 0
+                case _:
+                    return step
+            step = exchange.resume(result, shell.clock(), shell.draw())
 
-    async def _run(self, errand: Errand) -> object:
+    def _too_many(self, data: bytes) -> Iterator[bytes]:
+        """The refusal of a request beyond `max_streams`, none to what is no inference."""
         shell = self._shell
-        match errand:
-            case CountTokens():
-                return await shell.count(errand) if shell.count else None
-            case TakePlace():
-                return await shell.places.take(errand) if shell.places else 0
+        exchange = Exchange(shell.router, "", shell.rules)
+        reply = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+        if reply is not None:
+            yield from self._encoded(exchange, (reply,), shell.clock())
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell
@@ -159,6 +195,18 @@ class ExtProc:
                 reason,
             )
 
+    @property
+    def holding(self) -> Holding:
+        """Where requests are held."""
+        return self._holding
+
+    async def refuse_held(self, within_s: float) -> None:
+        """Refuse who is held, and wait for Envoy to have heard of it: an end without an answer lets requests on."""
+        held = tuple(self._held)
+        self._holding.close()
+        if held:
+            await asyncio.wait(held, timeout=within_s)
+
     def end(self) -> None:
         """End all streams in good order. By an error Envoy would cut answers whose body it streamed to us."""
         self._over = True
@@ -167,10 +215,11 @@ class ExtProc:
 
 
 class AccessLog:
-    """Envoy's access log: outcomes, off the request path."""
+    """Envoy's access log: outcomes, off the request path. `stir` is called after some were taken in."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, stir: Callable[[], None]) -> None:
         self._shell = shell
+        self._stir = stir
 
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
         """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
@@ -182,6 +231,7 @@ class AccessLog:
                     except Exception:
                         log.exception("an entry of Envoy's access log was not taken in")
                 self._tell_trust()
+                self._stir()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
@@ -230,7 +280,7 @@ class Service:
         handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
         self._add(service, method, handler)
         service, method = wire.ACCESS_LOG_METHOD
-        self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell).stream_access_logs))
+        self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell, self._ext_proc.holding.stir).stream_access_logs))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -245,8 +295,13 @@ class Service:
         return bind(self._server, where, certificates, access)
 
     @property
+    def holding(self) -> Holding:
+        """Where requests are held."""
+        return self._ext_proc.holding
+
+    @property
     def refused_streams(self) -> int:
-        """How many requests were left to Envoy because too many were under way."""
+        """How many requests were left to Envoy, or refused, because too many were under way."""
         return self._ext_proc.refused
 
     async def start(self) -> None:
@@ -261,13 +316,14 @@ class Service:
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Give running requests `grace_s` to end, then end everything.
+        """Give running requests `grace_s` to end, refuse who is held then, and end everything.
 
         Envoy's access-log stream would never end by itself, so it is not waited for.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._ext_proc.idle.wait()
+        await self._ext_proc.refuse_held(_GOODBYE_S)
         self._ext_proc.end()
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):

@@ -1,7 +1,7 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
-    body -> prompt -> request -> counted, if that could change the decision -> decided upon -> a place taken, in strict
-    mode -> RouteTo
+    body -> prompt -> request -> counted, if that could change the decision -> let in, perhaps held before -> a place
+    taken, in strict mode -> RouteTo
 
 It may end sooner: with an Answer where the client or the fleet is at fault, with PassOn where Envoy guesses better.
 """
@@ -19,9 +19,11 @@ from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import Decision, Reason
+from extproc.core.values.option import Option
 from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
+from extproc.stream.held import Admitting
 from extproc.stream.messages import Answer, PassOn, RequestBody, RouteTo
 from extproc.stream.rules import Rules
 
@@ -47,6 +49,7 @@ class Course:
         self._id = request_id
         self._rules = rules
         self._head = head
+        self._admitting = Admitting(router, request_id)
         self.request: Request | None = None
         self.decision: Decision | None = None
         self.decided_at_s = 0.0
@@ -62,6 +65,7 @@ class Course:
             return self.pass_on("no_model", draw)
         if self._may_count(prompt):
             request, now, draw = yield from self._counted(request, prompt, now, draw)
+        del body, prompt  # it may be held for long
         decide = self._placed if self._rules.strict else self._decided
         decision, now, draw = yield from decide(request, now, draw)
         if decision.chosen is None:
@@ -71,6 +75,11 @@ class Course:
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for. Raises BodyError."""
         return self._request(self._prompt(body), now, len(body))
+
+    @property
+    def held_s(self) -> float | None:
+        """For how long the request was held, None if it was not."""
+        return self._admitting.held_s
 
     @property
     def dialect(self) -> errors.Dialect:
@@ -117,9 +126,9 @@ class Course:
         self, request: Request, now: float, draw: float, full: frozenset[str] = frozenset()
     ) -> Steps[tuple[Decision, float, float]]:
         """The decision. `full`: keys of instances without a place left over all routers."""
-        yield from ()
-        self.decision, self.decided_at_s = self._router.choose(request, now, draw, full), now
-        return self.decision, now, draw
+        choice, now, draw = yield from self._admitting.steps((Option(request),), now, draw, full)
+        self.decision, self.decided_at_s = choice.decision, now
+        return choice.decision, now, draw
 
     def _placed(self, request: Request, now: float, draw: float) -> Steps[tuple[Decision, float, float]]:
         """The decision, with a place taken that no other router has; what is left is decided upon anew."""

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from extproc.core.values.request import Countable
+from extproc.core.values.request import Countable, RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,21 @@ class TakePlace:
     places: tuple[Place, ...]
 
 
-Errand = CountTokens | TakePlace
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait for the request's turn; comes back with its Choice, None if it is not to wait any longer.
+
+    `until_s` is when the router sheds it at the latest, on its clock. `full`: keys of instances without a place left
+    over all routers a moment ago.
+    """
+
+    request_id: str
+    request_class: RequestClass
+    until_s: float
+    full: frozenset[str] = frozenset()
+
+
+Errand = CountTokens | TakePlace | Hold
 
 
 @dataclass(frozen=True, slots=True)

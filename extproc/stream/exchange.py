@@ -40,7 +40,8 @@ from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
 from extproc.stream.course import Course, End, Head
 from extproc.stream.destination import Gateway, answer, confined, undecided
-from extproc.stream.errands import Errand, Resumed, Steps
+from extproc.stream.errands import Errand, Hold, Resumed, Steps
+from extproc.stream.held import MARGIN_S
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
     TRAILERS_HEADER,
@@ -50,6 +51,7 @@ from extproc.stream.messages import (
     Continue,
     HandBack,
     Message,
+    MoreTime,
     OutOfOrderError,
     PassOn,
     Replies,
@@ -94,6 +96,7 @@ class Exchange:
         self._intake: Intake | None = None  # of a body that is collected
         self._trailers = False  # they ended that body
         self._explains = False  # the caller is to be told why
+        self._asked = False  # Envoy for more time
         self.trace_id = ""
 
     @property
@@ -105,6 +108,11 @@ class Exchange:
     def decision(self) -> Decision | None:
         """What was decided, None if nothing was."""
         return self._course.decision if self._course else None
+
+    @property
+    def held_s(self) -> float | None:
+        """For how long the request was held, None if it was not, or still is."""
+        return self._course.held_s if self._course else None
 
     def receive(self, message: Message, now: float, draw: float) -> Replies | Errand:
         """Reply to one message. `now` in seconds, `draw` in [0, 1) for near-ties. Raises OutOfOrderError."""
@@ -140,6 +148,23 @@ class Exchange:
             return self._steps.send(Resumed(result, now, draw))
         except StopIteration as end:
             return self._decided(end.value)
+
+    def turn_away(self, message: Message, draw: float) -> Answer | None:
+        """The answer to a request that there is no room to look at; None to what is to go on undecided."""
+        if not isinstance(message, RequestHeaders):
+            return None
+        endpoint = endpoint_for(message.method, message.path)
+        if endpoint is None:
+            return None
+        gateway = self._gateway(message) is not None
+        return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
+
+    def more_time(self, hold: Hold, now: float) -> MoreTime | None:
+        """What to tell Envoy before a request is held; None where it has been told, or counts no time."""
+        if self._asked or self._mode is BodyMode.FULL_DUPLEX:
+            return None
+        self._asked = True
+        return MoreTime(max(0.0, hold.until_s - now) + MARGIN_S)
 
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""

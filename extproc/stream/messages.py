@@ -132,6 +132,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreTime:
+    """No reply yet: it will take up to so many seconds from now on. Envoy heeds it once for each message of its own."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HandBack:
     """A chunk of a body on its way, unchanged (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
@@ -140,7 +147,7 @@ class HandBack:
     of_request: bool = True  # False: of the answer
 
 
-Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack
+Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | MoreTime
 
 Replies = tuple[Reply, ...]
 """To one message, in order; none at all where Envoy does not wait for one."""

@@ -25,6 +25,7 @@ from extproc.stream.messages import (
     Continue,
     HandBack,
     Message,
+    MoreTime,
     PassOn,
     Reply,
     RequestBody,
@@ -164,6 +165,14 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
             return _answer(reply)
         case HandBack():
             return _hand_back(reply)
+        case MoreTime():
+            return _more_time(reply)
+
+
+def _more_time(reply: MoreTime) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    answer.override_message_timeout.FromMilliseconds(round(reply.for_s * 1000))
+    return bytes(answer.SerializeToString())
 
 
 def _hand_back(reply: HandBack) -> bytes:
