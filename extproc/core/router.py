@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+from itertools import repeat
 from math import ceil
 
+from extproc.core.admission.bounds import Bounds
+from extproc.core.admission.gate import Gate
+from extproc.core.admission.turns import Held, Turn
 from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.eligibility.limits import limits_of
@@ -65,6 +69,8 @@ class Router:
         self.ledger.on_adapter = self.adapters.note
         self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
         self._columns = Columns()
+        rules = self.policy.admission
+        self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -113,18 +119,55 @@ class Router:
         """
         return self.choose_among((Option(request),), now, draw, full).decision
 
-    def choose_among(self, options: Sequence[Option], now: float, draw: float, full: Set[str] = frozenset()) -> Choice:
+    def choose_among(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        bounds: Sequence[Bounds | None] = (),
+    ) -> Choice:
         """Decide which of the models that may serve a request does, and where; book it there.
 
-        `options` are at least one, in the order in which equals are preferred; the rest is as in `choose`.
+        `options` are at least one, in the order in which equals are preferred; `bounds` is what may be predicted of
+        each, () for no bounds; the rest is as in `choose`.
         """
         snapshot = self.snapshot()
-        decided = [(option, _decided(option.request, snapshot, now, draw, full)) for option in options]
+        within = zip(options, bounds or repeat(None), strict=False)
+        decided = [(option, _decided(option.request, snapshot, now, draw, full, bound)) for option, bound in within]
         option, decision = taken = min(decided, key=_rank)
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
             self.book(option.request, decision.chosen, now, decision.partner)
         return Choice(option, decision, tuple([each for each in decided if each is not taken]))
+
+    def admit(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        arrived_s: float | None = None,
+    ) -> Choice | Held:
+        """`choose_among` if the request would be served well; else it is held until `let_go` says more of it.
+
+        Without `Policy.admission` it is `choose_among`. `arrived_s`: when it came, where that is not now.
+        """
+        if self.gate is None:
+            return self.choose_among(options, now, draw, full)
+        return self.gate.admit(options, now, draw, full, arrived_s)
+
+    def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
+        """Held requests whose turn has come: booked where they go, or shed, where nothing is chosen.
+
+        To be called soon after whatever has changed the router's state, and at `wake_at_s`.
+        """
+        return () if self.gate is None else self.gate.let_go(now, draw, full)
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `let_go` at the latest; infinite while nobody is held."""
+        return float("inf") if self.gate is None else self.gate.wake_at_s
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
@@ -146,7 +189,9 @@ class Router:
             self._health.begins(member.instance.key, status, now, self.ledger.reservation(request.id).taken_s)
 
     def release(self, request_id: str, now: float) -> None:
-        """The request has ended, however; it is no longer in flight."""
+        """The request has ended, however; it is no longer in flight, nor held."""
+        if self.gate is not None and self.gate.withdraw(request_id):
+            return
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
         self._expected.pop(request_id, None)
@@ -304,8 +349,11 @@ class Router:
             self.prefixes.forget(served.instance.key)
 
 
-def _decided(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str]) -> Decision:
-    return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
+def _decided(
+    request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str], bounds: Bounds | None
+) -> Decision:
+    decision = decide(request, snapshot, now, draw, full, bounds)
+    return paired(decision, request, snapshot, now, draw, full, bounds)
 
 
 def _rank(decided: tuple[Option, Decision]) -> tuple[bool, float]:

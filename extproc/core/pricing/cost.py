@@ -45,6 +45,7 @@ class Prices:
     total_s: Floats
     tpot_s: Floats
     hits: Hits
+    idle_step_s: Floats  # a decode step of each with an empty batch
 
     def candidate(self, row: int, claims: Claims) -> Candidate:
         """One of them, with what is claimed of its cache."""
@@ -131,7 +132,7 @@ class Pricing:
         # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
         # cost: each of those prompts pays for it as harm.
         tpot_s = step_s / (1.0 - prefill_share(columns.paced_prefill * keep))
-        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits)
+        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits, speed.step_s)
 
     def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""

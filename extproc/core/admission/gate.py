@@ -1,0 +1,199 @@
+"""Lets requests in as long as they are served well, holds the others, and lets them go when there is room.
+
+Who comes tries at once, unless somebody is held who wants the same and goes before it. Held ones are tried in their
+order, the first of each lane alone; that is done whenever anything has changed, and a few times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import replace
+
+from extproc.core.admission.admission import Admission
+from extproc.core.admission.bounds import Bounds, bounds_for
+from extproc.core.admission.debts import Debts, service_tokens
+from extproc.core.admission.passing import may_pass
+from extproc.core.admission.turns import Held, Turn
+from extproc.core.admission.waiting_room import Entry, WaitingRoom
+from extproc.core.eligibility.constraints import demand_of
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.option import Choice, Option
+from extproc.core.values.request import Request, RequestClass
+
+Place = Callable[[Sequence[Option], float, float, Set[str], Sequence[Bounds | None]], Choice]
+"""Decides among options within bounds, one for each, at a time with a draw; and books what it chooses."""
+
+_SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
+_LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
+_TURN = 0.6180339887498949  # the golden ratio: draws made of one draw are spread evenly
+ROUTER = "router"  # stands for an instance's id where the router itself turns a request down
+
+
+class Gate:
+    """What one router holds, and what its tenants had."""
+
+    def __init__(self, rules: Admission, classes: ClassPolicy, place: Place) -> None:
+        self._rules, self._classes, self._place = rules, classes, place
+        self.debts = Debts(rules.weight)
+        self.room = WaitingRoom(self.debts.of, rules.weight)
+        self._shed: list[Turn] = []
+        self._number = 0
+        self._stuck: dict[Hashable, Decision] = {}  # by lane: why its head could not go
+        self._again_s = float("inf")
+        self._next_lane = 0
+
+    @property
+    def wake_at_s(self) -> float:
+        """When `let_go` has something to do though nothing happens; infinite while nobody is held."""
+        if self._shed:
+            return float("-inf")
+        end = self.room.next_end()
+        return float("inf") if end is None else min(end.until_s, self._again_s)
+
+    def admit(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        arrived_s: float | None = None,
+    ) -> Choice | Held:
+        """Let a request in, or hold it; or refuse it, where waiting helps nothing or there is no room to wait."""
+        entry = self._entry(options, now if arrived_s is None else arrived_s)
+        head = self.room.head(entry.lane)
+        if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
+            return self._hold(entry, self._stuck.get(entry.lane, head.decision), now)
+        choice = self._try(entry, now, draw, full)
+        if choice.decision.chosen is not None or not _may_wait(choice):
+            return choice
+        return self._hold(entry, choice.decision, now)
+
+    def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
+        """Those whose turn has come: there is room for them, or they are shed."""
+        turns, self._shed = self._shed, []
+        while (end := self.room.next_end()) is not None and end.until_s <= now:
+            self.room.remove(end.request_id)
+            turns.append(_shed(end, self._too_late(end, now), self._stuck.get(end.lane)))
+        self._again_s = float("inf")
+        for lane in self._lanes():
+            while (head := self.room.head(lane)) is not None:
+                draw = (draw + _TURN) % 1.0
+                choice = self._try(head, now, draw, full)
+                if choice.decision.chosen is None and _may_wait(choice):
+                    self._stuck[lane] = choice.decision
+                    self._again_s = min(self._again_s, now + _again_in_s(choice.decision))
+                    break
+                self.room.remove(head.request_id)
+                turns.append(Turn(head.request_id, choice))
+        if not len(self.room):
+            self._stuck.clear()
+        return tuple(turns)
+
+    def withdraw(self, request_id: str) -> bool:
+        """A held request's client is gone. False if it is not held."""
+        return self.room.remove(request_id) is not None
+
+    def _lanes(self) -> list[Hashable]:
+        """Those whose heads are tried now, in the order of their heads."""
+        heads = [(lane, head) for lane in self.room.lanes() if (head := self.room.head(lane)) is not None]
+        heads.sort(key=lambda each: self.room.rank_of(each[1]))
+        lanes = [lane for lane, _ in heads]
+        if len(lanes) <= _LANES_AT_ONCE:
+            return lanes
+        first, rest = lanes[: _LANES_AT_ONCE // 2], lanes[_LANES_AT_ONCE // 2 :]
+        self._next_lane = (self._next_lane + _LANES_AT_ONCE // 2) % len(rest)
+        turned = [*rest[self._next_lane :], *rest[: self._next_lane]]
+        return [*first, *turned[: _LANES_AT_ONCE // 2]]
+
+    def _try(self, entry: Entry, now: float, draw: float, full: Set[str]) -> Choice:
+        waited_s = now - entry.arrived_s
+        bounds: list[Bounds | None] = [self._bounds(option.request, now, waited_s) for option in entry.options]
+        choice = self._place(entry.options, now, draw, full, bounds)
+        chosen = choice.decision.chosen
+        if chosen is not None:
+            self.debts.rise(self.debts.of(entry.tenant))
+            self.debts.charge(entry.tenant, service_tokens(choice.option.request, chosen.cached_tokens))
+        return choice
+
+    def _bounds(self, request: Request, now: float, waited_s: float) -> Bounds:
+        return bounds_for(request, self._classes, self._rules, now, waited_s)
+
+    def _entry(self, options: Sequence[Option], now: float) -> Entry:
+        request = options[0].request
+        self._number += 1
+        until_s = now + self._rules.max_hold_s[request.request_class]
+        bounds = self._bounds(request, now, 0.0)
+        soonest_s = now + bounds.ttft_s if bounds.own_prompt else until_s
+        if request.deadline_s is not None:
+            soonest_s = min(soonest_s, request.deadline_s)
+        return Entry(
+            request_id=request.id,
+            options=tuple(options),
+            lane=_lane(options),
+            band=_band(request, self._classes),
+            tenant=request.tenant,
+            arrived_s=now,
+            until_s=min(until_s, soonest_s),
+            number=self._number,
+            tokens=service_tokens(request),
+            body_bytes=request.body_bytes,
+            reachable=until_s <= soonest_s,
+            decision=Decision(None),
+        )
+
+    def _hold(self, entry: Entry, why: Decision, now: float) -> Choice | Held:
+        self.room.add(replace(entry, decision=why))
+        rules = self._rules
+        while len(self.room) > rules.max_held_requests or self.room.body_bytes > rules.max_held_bytes:
+            last = self.room.last()
+            assert last is not None  # something is over a limit
+            self.room.remove(last.request_id)
+            limit: float = rules.max_held_requests
+            shed = _shed(last, Rejection(ROUTER, Reason.HOLDING_FULL, limit + 1, limit), self._stuck.get(last.lane))
+            if last.request_id == entry.request_id:
+                return shed.choice
+            self._shed.append(shed)
+        self._again_s = min(self._again_s, now + _again_in_s(why))
+        return Held(entry.request_id, entry.until_s)
+
+    def _too_late(self, entry: Entry, now: float) -> Rejection:
+        if not entry.reachable:
+            return Rejection(
+                ROUTER, Reason.DEADLINE_UNREACHABLE, now - entry.arrived_s, entry.until_s - entry.arrived_s
+            )
+        most_s = self._rules.max_hold_s[entry.options[0].request.request_class]
+        return Rejection(ROUTER, Reason.HELD_TOO_LONG, now - entry.arrived_s, most_s)
+
+
+def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
+    """Turned down for what the router says; what stood against each instance says when it may come again."""
+    rejected = (entry.decision if stuck is None else stuck).rejected
+    decision = Decision(None, (), (*rejected, why))
+    option, *others = entry.options
+    return Turn(entry.request_id, Choice(option, decision, tuple([(each, decision) for each in others])))
+
+
+def _may_wait(choice: Choice) -> bool:
+    return may_pass(choice.decision) or any(may_pass(decision) for _, decision in choice.others)
+
+
+def _again_in_s(decision: Decision) -> float:
+    """Seconds until it is worth trying again: a first token that is late by so much is in time so much later."""
+    late_s = [
+        float(each.needs) - float(each.has)
+        for each in decision.rejected
+        if each.reason is Reason.TTFT_BEYOND_BOUND and isinstance(each.needs, float) and isinstance(each.has, float)
+    ]
+    return min(_LATEST_S, max(_SOONEST_S, min(late_s, default=_LATEST_S)))
+
+
+def _lane(options: Sequence[Option]) -> Hashable:
+    return tuple([demand_of(option.request) for option in options])
+
+
+def _band(request: Request, classes: ClassPolicy) -> float:
+    """By priority, within the span; batch after all others."""
+    span = classes.priority_span
+    priority = max(-span, min(span, request.priority))
+    return priority + (2 * span + 1) * (request.request_class is RequestClass.BATCH)
