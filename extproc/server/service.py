@@ -97,14 +97,9 @@ class ExtProc:
         """
         shell = self._shell
         if self._open_streams >= shell.max_streams:
-            self.refused += 1
-            if self._admits:
-                async for data in stream:
-                    for answer in self._too_many(data):
-                        yield answer
-                        return
-                    break
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
+            async for answer in self._beyond(stream, context):
+                yield answer
+            return
         self._open_streams += 1
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
@@ -129,8 +124,7 @@ class ExtProc:
                     turn, now = await self._holding.turn(step), shell.clock()
                     began_s += now - held_at_s
                     step = await self._run(exchange, exchange.resume(turn, now, shell.draw()))
-                if call in self._held and not any(isinstance(reply, Answer) for reply in step):
-                    self._held.discard(call)
+                self._noted(call, step)
                 if answers_headers:
                     self._holding.stir()
                 answers = self._encoded(exchange, step, began_s)
@@ -168,13 +162,23 @@ class ExtProc:
                     return step
             step = exchange.resume(result, shell.clock(), shell.draw())
 
-    def _too_many(self, data: bytes) -> Iterator[bytes]:
-        """The refusal of a request beyond `max_streams`, none to what is no inference."""
+    def _noted(self, call: asyncio.Task[Any], replies: Replies) -> None:
+        """A call that was held is so no longer, unless Envoy has still to hear that it is refused."""
+        if call in self._held and not any(isinstance(reply, Answer) for reply in replies):
+            self._held.discard(call)
+
+    async def _beyond(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """A stream beyond `max_streams`: refused if it would be held, else left to Envoy without being looked at."""
         shell = self._shell
-        exchange = Exchange(shell.router, "", shell.rules)
-        reply = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
-        if reply is not None:
-            yield from self._encoded(exchange, (reply,), shell.clock())
+        self.refused += 1
+        if self._admits and (data := await anext(stream, None)) is not None:
+            exchange = Exchange(shell.router, "", shell.rules)
+            answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+            if answer is not None:
+                for encoded in self._encoded(exchange, (answer,), shell.clock()):
+                    yield encoded
+                return
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell
@@ -279,8 +283,13 @@ class Service:
         self._ext_proc = ExtProc(shell)
         handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
         self._add(service, method, handler)
+        access_log = AccessLog(shell, self._ext_proc.holding.stir)
         service, method = wire.ACCESS_LOG_METHOD
-        self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell, self._ext_proc.holding.stir).stream_access_logs))
+        self._add(
+            service,
+            method,
+            grpc.stream_unary_rpc_method_handler(access_log.stream_access_logs),
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 

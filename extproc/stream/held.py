@@ -27,7 +27,8 @@ class Admitting:
     def __init__(self, router: Router, request_id: str) -> None:
         self._router = router
         self._id = request_id
-        self._end_s: float | None = None  # when it is not to be held any more, counted from the first time
+        self._came_s: float | None = None  # when it asked first
+        self._end_s = float("inf")  # when it is not to be held any more, however often it is
         self.held_s: float | None = None  # for so long, all times together; None: it was not
 
     def steps(
@@ -37,10 +38,12 @@ class Admitting:
 
         `full`: keys of instances without a place left over all routers.
         """
-        answer = self._router.admit(options, now, draw, full)
+        if self._came_s is None:
+            self._came_s = now
+        answer = self._router.admit(options, now, draw, full, self._came_s)
         if not isinstance(answer, Held):
             return answer, now, draw
-        until_s = self._end_s = answer.until_s if self._end_s is None else min(self._end_s, answer.until_s)
+        until_s = self._end_s = min(self._end_s, answer.until_s)
         kind = options[0].request.request_class
         resumed = yield Hold(self._id, kind, until_s, frozenset(full))
         waited_s = resumed.now - now
