@@ -139,15 +139,8 @@ class ExtProc:
                 raise
         finally:
             self._calls.discard(call)
-            exchange.close(shell.clock())
-            self._holding.forget(exchange_id)
             self._held.discard(call)
-            self._holding.stir()
-            if shell.places:
-                shell.places.release(exchange_id)
-            self._open_streams -= 1
-            if not self._open_streams:
-                self.idle.set()
+            self._close(exchange, exchange_id)
 
     async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Hold:
         """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
@@ -161,6 +154,18 @@ class ExtProc:
                 case _:
                     return step
             step = exchange.resume(result, shell.clock(), shell.draw())
+
+    def _close(self, exchange: Exchange, exchange_id: str) -> None:
+        """Give back all that a request had; perhaps it makes room for one that is held."""
+        shell = self._shell
+        exchange.close(shell.clock())
+        if shell.places:
+            shell.places.release(exchange_id)
+        self._holding.forget(exchange_id)
+        self._holding.stir()
+        self._open_streams -= 1
+        if not self._open_streams:
+            self.idle.set()
 
     def _noted(self, call: asyncio.Task[Any], replies: Replies) -> None:
         """A call that was held is so no longer, unless Envoy has still to hear that it is refused."""

@@ -15,6 +15,7 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
+from extproc.core.snapshot import Policy
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service, Shell
@@ -35,6 +36,7 @@ class Deciding:
     envoy: EnvoyProcess
     router: Router
     metrics: Metrics
+    service: Service
     chosen: ScriptedEngine
     other: ScriptedEngine
 
@@ -59,6 +61,7 @@ async def deciding(
     folder: Path,
     *,
     rules: Rules | None = None,
+    policy: Policy | None = None,
     change: Callable[[dict[str, Any]], None] = lambda ext_proc: None,
     http2_upstream: bool = False,
     one_pool: bool = False,
@@ -85,7 +88,7 @@ async def deciding(
             known.append(("o", f"{HOST}:{other.port}", "l40s"))
         cluster = "pool" if one_pool else "decided"
         facts: dict[str, Any] = {"cluster": cluster, "max_model_len_tokens": None, "kv_blocks": None}
-        made = router(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known))
+        made = router(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known), policy=policy)
         metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
         loop = asyncio.get_running_loop()
         shell = Shell(made, Observer(metrics), loop.time, lambda: 0.0, "x-upstream-cluster", rules or Rules())
@@ -111,7 +114,7 @@ async def deciding(
             if (await asyncio.to_thread(envoy.stats, "cluster.extproc.membership_healthy")).popitem()[1]:
                 break
             await asyncio.sleep(0.05)
-        yield Deciding(chosen_settings.listen[1], envoy, made, metrics, chosen, other)
+        yield Deciding(chosen_settings.listen[1], envoy, made, metrics, service, chosen, other)
 
 
 async def _started(stack: AsyncExitStack, values: dict[str, Any], folder: Path) -> EnvoyProcess:
