@@ -181,7 +181,8 @@ class Exchange:
         course = self._course
         if course is None or course.request is None or course.decision is None:
             return None
-        return material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
+        known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
+        return known if course.held_s is None else replace(known, held_s=course.held_s)
 
     def _explanation(self, upstream: str = "") -> str:
         known = self.material()

@@ -30,6 +30,7 @@ class Material:
     policy: Policy
     instances: int  # that were known
     miss: Miss | None
+    held_s: float | None = None  # for which the request waited in the router, None: it was decided upon at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class Explanation:
     rejected: tuple[Failed, ...]  # nearest first
     second: Counterfactual | None
     miss: Miss | None  # the nearest one, where nothing could be chosen
+    held_s: float | None = None  # for which it waited in the router; None: it did not
     outcome: Measured | None = None
 
 
@@ -140,6 +142,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         rejected=tuple(map(_failed, rejected)),
         second=_second(decision, known.policy),
         miss=known.miss,
+        held_s=known.held_s,
         outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
     )
 

@@ -21,7 +21,7 @@ _LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
 
 def as_text(told: Explanation) -> str:
     """Several lines: the request, the choice, a table of options, who was left out and why, and the outcome."""
-    blocks = [[line for text in (_request(told), *_verdict(told)) for line in wrap(text, COLUMNS)]]
+    blocks = [[line for text in (_request(told), *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]]
     if told.options:
         blocks.append(_options(told.options))
     if told.further:
@@ -37,6 +37,8 @@ def as_line(told: Explanation, served_by: str = "") -> str:
     """At most 512 bytes of printable ASCII: what matters most first. `served_by`: the address that answered."""
     request = told.request
     parts = [f"id={request.trace_id or request.id}"]
+    if told.held_s is not None:
+        parts.append(f"held={told.held_s:.3f}s")
     if not told.options:
         parts += [f"instance=none; {told.miss.reason}: {told.miss.text}" if told.miss else "instance=none"]
         return _printable("; ".join(parts))
@@ -63,6 +65,10 @@ def _request(told: Explanation) -> str:
         f"request {name}: {request.api} of {request.model}, {request.prompt_tokens:,} prompt tokens{error}, "
         f"{request.expected_output_tokens:,} of output, {request.request_class}"
     )
+
+
+def _held(told: Explanation) -> list[str]:
+    return [] if told.held_s is None else [f"was held for {seconds(told.held_s)} s before that was decided"]
 
 
 def _verdict(told: Explanation) -> list[str]:

@@ -26,6 +26,16 @@ def said(rejection: Rejection) -> str:
             return f"is {has}, not {needs}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
+        case Reason.TTFT_BEYOND_BOUND if isinstance(needs, int | float) and isinstance(has, int | float):
+            return f"would give the first token {needs:.2f} s from now, {max(0.0, has):.2f} s are allowed"
+        case Reason.TPOT_BEYOND_BOUND if isinstance(needs, int | float) and isinstance(has, int | float):
+            return f"would take {needs * 1000:.0f} ms for a token, {has * 1000:.0f} ms are allowed"
+        case Reason.DEADLINE_UNREACHABLE if isinstance(needs, int | float) and isinstance(has, int | float):
+            return f"needs {needs:.2f} s where {max(0.0, has):.2f} s are left"
+        case Reason.HELD_TOO_LONG if isinstance(needs, int | float) and isinstance(has, int | float):
+            return f"held it for {needs:.2f} s, {has:.2f} s are allowed"
+        case Reason.HOLDING_FULL:
+            return f"would hold {_number(needs)} requests, may hold {_number(has)}"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
