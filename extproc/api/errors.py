@@ -37,7 +37,7 @@ _PLACEMENT = (
     Reason.TOPOLOGY_NOT_ALLOWED,
 )
 _OVERLOAD = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.PUSHED_BACK})
-_SHED = frozenset(
+SHED = frozenset(
     {
         Reason.TPOT_BEYOND_BOUND,
         Reason.TTFT_BEYOND_BOUND,
@@ -46,6 +46,7 @@ _SHED = frozenset(
         Reason.HOLDING_FULL,
     }
 )
+"""Reasons for which the fleet could serve a request, but not well."""
 OVERLOADED = "overloaded"
 """Code of what is turned down because of all the others."""
 _PROMPT_FIELDS = {
@@ -134,7 +135,7 @@ def unroutable(
     if gateway and reason in _OVERLOAD:
         message = f"All instances of the model '{model}' are busy ({reason})."
         return refusal(429, str(reason), message, dialect, retry_after_s=retry_after_s)
-    if reason in _SHED:
+    if reason in SHED:
         return _shed(reason, model, retry_after_s, dialect, gateway)
     if request.placement.endpoints is not None:
         return no_endpoint(str(reason), dialect, retry_after_s)

@@ -22,13 +22,15 @@ log = logging.getLogger("extproc.serve")
 _LEAST_GAP_S = 0.001  # between two times that the router is asked
 _OVERDUE_S = 0.5  # for which the router may be late with what it sheds
 _FULL_S = 0.25  # for which an instance without a place left is taken to have none
+_TENANTS_SHOWN = 20
 _SUSPICIOUS = 20  # held requests in a row, from the first one on, whose stream ended before their turn
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     future: asyncio.Future[Choice | None]
-    request_class: RequestClass
+    hold: Hold
+    since_s: float
 
 
 class Holding:
@@ -53,16 +55,27 @@ class Holding:
 
     def by_class(self) -> dict[RequestClass, int]:
         """Requests that are held, by class; those of which there are none too."""
-        held = Counter(each.request_class for each in self._waiting.values())
+        held = Counter(each.hold.request_class for each in self._waiting.values())
         return {kind: held[kind] for kind in RequestClass}
+
+    def view(self) -> dict[str, object]:
+        """What is held, as plain values for JSON: number, by class, by tenant (the most first), the longest wait."""
+        tenants = Counter(each.hold.tenant for each in self._waiting.values())
+        now = self._clock()
+        return {
+            "held": len(self._waiting),
+            "by_class": {kind.value: number for kind, number in self.by_class().items()},
+            "by_tenant": dict(tenants.most_common(_TENANTS_SHOWN)),
+            "longest_s": max((now - each.since_s for each in self._waiting.values()), default=0.0),
+        }
 
     def expect(self, hold: Hold) -> None:
         """A request is held from now on; to be called as soon as the router has said so."""
         if self._closed:
             return
-        full_until_s = self._clock() + _FULL_S
-        self._full.update(dict.fromkeys(hold.full, full_until_s))
-        self._waiting[hold.request_id] = _Waiting(asyncio.get_running_loop().create_future(), hold.request_class)
+        now = self._clock()
+        self._full.update(dict.fromkeys(hold.full, now + _FULL_S))
+        self._waiting[hold.request_id] = _Waiting(asyncio.get_running_loop().create_future(), hold, now)
         self._ask_at(self._router.wake_at_s)
 
     async def turn(self, hold: Hold) -> Choice | None:
@@ -86,7 +99,7 @@ class Holding:
         if waiting is None:
             return
         waiting.future.cancel()
-        self.left[waiting.request_class] += 1
+        self.left[waiting.hold.request_class] += 1
         if not self._any_turn and self.left.total() == _SUSPICIOUS:
             log.warning(
                 "the streams of the first %d held requests all ended before their turn: does Envoy's "

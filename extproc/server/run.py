@@ -21,6 +21,7 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
+from extproc.core.fleet.fleet import Change
 from extproc.core.router import Router
 from extproc.core.speeds.profile import profile_for
 from extproc.core.tokens.tokens import ExactCount
@@ -31,6 +32,7 @@ from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
+from extproc.server.holding import Holding
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
@@ -63,11 +65,12 @@ async def serve(settings: ServeSettings) -> None:
     ladder = LadderWatch(router, feed)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
-    metrics = Metrics(lambda: gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates)))
-    observer = Observer(metrics, partial(kind_of, router))
-    admin = Admin(
-        observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent, observer.explain
+    metrics = Metrics(
+        lambda: gauges(
+            router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding
+        )
     )
+    observer = Observer(metrics, partial(kind_of, router))
     shell = Shell(
         router,
         observer,
@@ -80,11 +83,21 @@ async def serve(settings: ServeSettings) -> None:
         settings.max_streams,
     )
     service = Service(shell)
+    bookings.on_heard = service.holding.stir
+    admin = Admin(
+        observer.page,
+        lambda: fleet_view(router, ladder, time.monotonic()),
+        observer.recent,
+        observer.explain,
+        service.holding.view,
+    )
     async with registry:
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
-            begin("registry", registry.watch(router.fleet, router.take, synced=fleet_known)),
+            begin(
+                "registry", registry.watch(router.fleet, partial(taken, router, service.holding), synced=fleet_known)
+            ),
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
         ]
@@ -113,6 +126,12 @@ async def serve(settings: ServeSettings) -> None:
             await profiles.try_to_share()
             await bookings.farewell()
             tokenizers.close()
+
+
+def taken(router: Router, holding: Holding, change: Change) -> None:
+    """The fleet has changed; perhaps there is room for who is held."""
+    router.take(change)
+    holding.stir()
 
 
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:
@@ -168,6 +187,7 @@ def gauges(
     strict: StrictBookings | None,
     ladder: LadderWatch,
     kept_out: Guards,
+    holding: Holding,
 ) -> Gauges:
     """What a scrape reads at this moment; `strict` is None without strict mode."""
     fleet = router.fleet
@@ -196,6 +216,8 @@ def gauges(
         rungs=ladder.rungs(time.monotonic()),
         guards=kept_out,
         strict_unsettled=strict.unsettled if strict is not None else None,
+        held=holding.by_class() if router.policy.admission is not None else None,
+        left=holding.left,
     )
 
 

@@ -44,6 +44,7 @@ class Hold:
 
     request_id: str
     request_class: RequestClass
+    tenant: str
     until_s: float
     full: frozenset[str] = frozenset()
 

@@ -44,8 +44,8 @@ class Admitting:
         if not isinstance(answer, Held):
             return answer, now, draw
         until_s = self._end_s = min(self._end_s, answer.until_s)
-        kind = options[0].request.request_class
-        resumed = yield Hold(self._id, kind, until_s, frozenset(full))
+        request = options[0].request
+        resumed = yield Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full))
         waited_s = resumed.now - now
         self.held_s = (self.held_s or 0.0) + waited_s
         if isinstance(resumed.result, Choice):

@@ -55,7 +55,7 @@ def held(made: Router, name: str) -> Hold:
     """What the shell is asked for when the router holds a request."""
     answer = made.admit((Option(batch(name)),), 0.0, 0.0)
     assert isinstance(answer, Held)
-    return Hold(name, RequestClass.BATCH, answer.until_s)
+    return Hold(name, RequestClass.BATCH, "t", answer.until_s)
 
 
 def chosen(choice: Choice | None) -> str | None:
@@ -79,6 +79,12 @@ async def test_a_request_is_let_go_when_another_ends(full: Router, clock: Clock)
     assert (len(holding), holding.by_class()[RequestClass.BATCH]) == (1, 1)
     full.release("first", 0.0)
     clock.now_s = 0.01
+    assert holding.view() == {
+        "held": 1,
+        "by_class": {"interactive": 0, "long_context": 0, "batch": 1},
+        "by_tenant": {"t": 1},
+        "longest_s": 0.01,
+    }
     holding.stir()
     assert chosen(await waits) == "a"
     assert len(holding) == 0
@@ -153,7 +159,7 @@ async def test_a_router_that_forgets_a_request_does_not_hold_its_client_for_ever
 ) -> None:
     """It must not be Envoy that ends the wait: that would let the request on undecided."""
     holding = Holding(full, clock, lambda: 0.0)
-    hold = Hold("unknown", RequestClass.BATCH, 0.0)
+    hold = Hold("unknown", RequestClass.BATCH, "", 0.0)
     holding.expect(hold)
     assert await holding.turn(hold) is None
     assert "was not let go in time" in caplog.text
