@@ -124,7 +124,7 @@ class Gate:
         self._number += 1
         until_s = now + self._rules.max_hold_s[request.request_class]
         bounds = self._bounds(request, now, 0.0)
-        soonest_s = now + bounds.ttft_s if bounds.own_prompt else until_s
+        soonest_s = now + self._rules.wait_share * bounds.ttft_s if bounds.own_prompt else until_s
         if request.deadline_s is not None:
             soonest_s = min(soonest_s, request.deadline_s)
         return Entry(
