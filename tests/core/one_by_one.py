@@ -104,7 +104,8 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     if requests:
         prefill_s += math.ceil(uncached_tokens / step_tokens(instance)) * (step_s - speed.decode_step_s(0, 0))
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
-    tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
+    prompt_s = work.pace.prefill_s / work.pace.requests if work.pace.requests else 0.0
+    tpot_s = step_s + requests / (work.mean_output_tokens or max(1, output_tokens)) * max(0.0, prompt_s - step_s)
     decode_s = output_tokens * step_s
     room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
     held_back_s = prefill_s / ranks(instance)

@@ -23,6 +23,7 @@ class Admission:
     max_hold_s: Mapping[RequestClass, float] = field(default_factory=lambda: DEFAULT_HOLD_S)
     ttft_share: float = 0.75  # of a class's TTFT that may be predicted: predictions err, and an answer late is a loss
     tpot_share: float = 0.9
+    wait_share: float = 0.5  # of the TTFT that may be predicted, how much may pass while it is held
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     default_weight: float = 1.0  # of tenants that are not listed
 
@@ -33,7 +34,7 @@ class Admission:
         for kind in RequestClass:
             if not 0.0 <= self.max_hold_s.get(kind, -1.0) < float("inf"):
                 raise ValueError(f"max_hold_s of {kind.value} must be 0 or more, and finite")
-        for name in ("ttft_share", "tpot_share"):
+        for name in ("ttft_share", "tpot_share", "wait_share"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be more than 0 and at most 1")
         for tenant, weight in (*self.tenant_weights.items(), ("other tenants", self.default_weight)):

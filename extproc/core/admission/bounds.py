@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # or so many times the fastest's step.
 _WIDER_TTFT_SHARE = 0.5
 _WIDER_STEPS = 1.5
+_LITTLE_TOKENS = 256  # of a prefix, that are computed in a step or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Bounds:
     tpot_s: float
     waited_s: float = 0.0
     own_prompt: bool = True  # whether computing its own prompt counts to its TTFT
+    keeps_prefix: bool = False  # whether it shall go only where the most of its prompt is held
     deadline_in_s: float | None = None  # until its client does not wait for the rest of the answer any more
 
     @property
@@ -80,6 +82,7 @@ class Kept:
     ttft_limit_s: Floats
     tpot_s: Floats
     tpot_limit_s: float
+    prefixed: Flags  # where the request keeps its prefix, as far as it must
 
     def rejections(self, prices: Prices, eligible: Flags) -> tuple[Rejection, ...]:
         """Of those that break a bound, which and by how much."""
@@ -92,7 +95,9 @@ class Kept:
             return Rejection(name, Reason.DEADLINE_UNREACHABLE, self.least_s.item(row), max(0.0, limit_s))
         if ttft_s > limit_s:
             return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
-        return Rejection(name, Reason.TPOT_BEYOND_BOUND, self.tpot_s.item(row), self.tpot_limit_s)
+        if self.tpot_s.item(row) > self.tpot_limit_s:
+            return Rejection(name, Reason.TPOT_BEYOND_BOUND, self.tpot_s.item(row), self.tpot_limit_s)
+        return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
 
 
 def kept(bounds: Bounds, prices: Prices, eligible: Flags, answer_tokens: int) -> Kept:
@@ -110,4 +115,8 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, answer_tokens: int) ->
         limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - terms_s["prefill_s"])
     tpot_limit_s = max(bounds.tpot_s, _WIDER_STEPS * prices.idle_step_s[eligible].min().item())
     flags = eligible & (ttft_s <= limits_s) & (prices.tpot_s <= tpot_limit_s)
-    return Kept(flags, own_s, ttft_s, limits_s, prices.tpot_s, tpot_limit_s)
+    prefixed = eligible
+    if bounds.keeps_prefix:
+        held_tokens = prices.hits.tokens()
+        prefixed = held_tokens >= held_tokens[eligible].max() - _LITTLE_TOKENS
+    return Kept(flags & prefixed, own_s, ttft_s, limits_s, prices.tpot_s, tpot_limit_s, prefixed)

@@ -26,6 +26,7 @@ Place = Callable[[Sequence[Option], float, float, Set[str], Sequence[Bounds | No
 
 _SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
 _LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
+_ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
 _TURN = 0.6180339887498949  # the golden ratio: draws made of one draw are spread evenly
 ROUTER = "router"  # stands for an instance's id where the router itself turns a request down
 
@@ -79,13 +80,13 @@ class Gate:
         for lane in self._lanes():
             while (head := self.room.head(lane)) is not None:
                 draw = (draw + _TURN) % 1.0
-                choice = self._try(head, now, draw, full)
+                gone, choice = self._next(head, now, draw, full)
                 if choice.decision.chosen is None and _may_wait(choice):
                     self._stuck[lane] = choice.decision
                     self._again_s = min(self._again_s, now + _again_in_s(choice.decision))
                     break
-                self.room.remove(head.request_id)
-                turns.append(Turn(head.request_id, choice))
+                self.room.remove(gone.request_id)
+                turns.append(Turn(gone.request_id, choice))
         if not len(self.room):
             self._stuck.clear()
         return tuple(turns)
@@ -106,9 +107,26 @@ class Gate:
         turned = [*rest[self._next_lane :], *rest[: self._next_lane]]
         return [*first, *turned[: _LANES_AT_ONCE // 2]]
 
-    def _try(self, entry: Entry, now: float, draw: float, full: Set[str]) -> Choice:
+    def _next(self, head: Entry, now: float, draw: float, full: Set[str]) -> tuple[Entry, Choice]:
+        """Who of a lane goes now, or why its head cannot.
+
+        Where there is room, but not where the head has its prefix, the next ones of its tenant are asked before it
+        goes there without: computing prompts anew is what an overloaded fleet can least afford.
+        """
+        choice = self._try(head, now, draw, full, keeps_prefix=True)
+        if choice.decision.chosen is not None or not _is_elsewhere(choice):
+            return head, choice
+        for entry in self.room.behind(head, _ASKED_BEFORE):
+            other = self._try(entry, now, draw, full, keeps_prefix=True)
+            if other.decision.chosen is not None:
+                return entry, other
+        return head, self._try(head, now, draw, full)
+
+    def _try(self, entry: Entry, now: float, draw: float, full: Set[str], *, keeps_prefix: bool = False) -> Choice:
         waited_s = now - entry.arrived_s
-        bounds: list[Bounds | None] = [self._bounds(option.request, now, waited_s) for option in entry.options]
+        bounds: list[Bounds | None] = [
+            self._bounds(option.request, now, waited_s, keeps_prefix) for option in entry.options
+        ]
         choice = self._place(entry.options, now, draw, full, bounds)
         chosen = choice.decision.chosen
         if chosen is not None:
@@ -116,15 +134,16 @@ class Gate:
             self.debts.charge(entry.tenant, service_tokens(choice.option.request, chosen.cached_tokens))
         return choice
 
-    def _bounds(self, request: Request, now: float, waited_s: float) -> Bounds:
-        return bounds_for(request, self._classes, self._rules, now, waited_s)
+    def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
+        bounds = bounds_for(request, self._classes, self._rules, now, waited_s)
+        return replace(bounds, keeps_prefix=True) if keeps_prefix else bounds
 
     def _entry(self, options: Sequence[Option], now: float) -> Entry:
         request = options[0].request
         self._number += 1
         until_s = now + self._rules.max_hold_s[request.request_class]
         bounds = self._bounds(request, now, 0.0)
-        soonest_s = now + bounds.ttft_s if bounds.own_prompt else until_s
+        soonest_s = now + self._rules.wait_share * bounds.ttft_s if bounds.own_prompt else until_s
         if request.deadline_s is not None:
             soonest_s = min(soonest_s, request.deadline_s)
         return Entry(
@@ -176,6 +195,12 @@ def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
 
 def _may_wait(choice: Choice) -> bool:
     return may_pass(choice.decision) or any(may_pass(decision) for _, decision in choice.others)
+
+
+def _is_elsewhere(choice: Choice) -> bool:
+    """Whether there is room, but not where its prefix is."""
+    decisions = (choice.decision, *(decision for _, decision in choice.others))
+    return any(each.reason is Reason.PREFIX_ELSEWHERE for decision in decisions for each in decision.rejected)
 
 
 def _again_in_s(decision: Decision) -> float:

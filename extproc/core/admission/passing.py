@@ -15,6 +15,7 @@ _PASSING = frozenset(
         Reason.KV_FULL,
         Reason.TTFT_BEYOND_BOUND,
         Reason.TPOT_BEYOND_BOUND,
+        Reason.PREFIX_ELSEWHERE,
     }
 )
 _COMING = frozenset({Lifecycle.STARTING.value, Lifecycle.LOADING.value})

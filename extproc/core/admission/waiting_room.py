@@ -123,6 +123,10 @@ class WaitingRoom:
         line = None if heap is None else heap.first()
         return None if line is None else line.entries[0]
 
+    def behind(self, head: Entry, number: int) -> list[Entry]:
+        """Those of its tenant and band who come next after the head of a lane."""
+        return self._lines[head.lane, head.band, head.tenant].entries[1 : 1 + number]
+
     def last(self) -> Entry | None:
         """Who would go last of all, by priority and by what its tenant would have had by then."""
         line = self._last.first()
