@@ -63,6 +63,7 @@ class StartFleet(Protocol):
         kind: str = "valkey",
         model: str = MODEL,
         hand_over: HandOver = HandOver.NONE,
+        serve_flags: Sequence[str] = (),
     ) -> AbstractAsyncContextManager[Fleet]: ...
 
 
@@ -74,6 +75,7 @@ def start_fleet(tmp_path: Path) -> StartFleet:
         kind: str = "valkey",
         model: str = MODEL,
         hand_over: HandOver = HandOver.NONE,
+        serve_flags: Sequence[str] = (),
     ) -> AsyncIterator[Fleet]:
         with RedisServer(kind, tmp_path) as server:
             async with Processes(tmp_path) as processes:
@@ -81,7 +83,13 @@ def start_fleet(tmp_path: Path) -> StartFleet:
                 started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
                 async with (
                     running_stack(
-                        processes, tmp_path, running + started, server.url, model=model, hand_over=hand_over
+                        processes,
+                        tmp_path,
+                        running + started,
+                        server.url,
+                        model=model,
+                        hand_over=hand_over,
+                        serve_flags=serve_flags,
                     ) as stack,
                     Registry(server.url) as registry,
                     HttpClient(timeout_s=30.0) as http,

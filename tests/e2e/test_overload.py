@@ -1,0 +1,110 @@
+"""A whole fleet with admission: services that end while they hold requests, and one tenant's flood beside another."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from statistics import quantiles
+
+import orjson
+import pytest
+from openai import APIStatusError
+
+from extproc.adapters.http_client import Answer
+from extproc.demo.stack import MODEL, EngineSpec
+from tests.e2e.conftest import Fleet, StartFleet
+from tests.e2e.eventually import eventually
+
+TRUSTED = ("--class-header", "x-class", "--tenant-header", "x-tenant")
+SLOW = ("--speed", "0.25")
+
+
+async def held(fleet: Fleet) -> int:
+    answer = await fleet.http.get(f"{fleet.stack.pages_url}/held")
+    assert isinstance(answer, Answer)
+    page = orjson.loads(answer.body)
+    assert sum(page["by_class"].values()) == sum(page["by_tenant"].values()) == page["held"]
+    return int(page["held"])
+
+
+async def ask(fleet: Fleet, max_tokens: int) -> tuple[int, str]:
+    """Status of a request that may be held for long, and the code of its error."""
+    headers = {"x-class": "batch", "x-tenant": "t"}
+    try:
+        await fleet.ask(max_tokens=max_tokens, extra_headers=headers)
+    except APIStatusError as error:
+        assert 1 <= int(error.response.headers["retry-after"]) <= 60
+        return error.status_code, str(error.code)
+    return 200, ""
+
+
+async def test_a_service_that_is_told_to_stop_refuses_whom_it_holds_and_one_that_dies_leaves_them_to_envoy(
+    start_fleet: StartFleet,
+) -> None:
+    """Dead, it cannot answer: then `envoy-config --fail-closed` decides, by default for balancing."""
+    for number, expected in ((signal.SIGTERM, {(503, "overloaded")}), (signal.SIGKILL, {(200, "")})):
+        flags = ("--admission", "--max-in-flight", "1", *TRUSTED)
+        async with start_fleet([EngineSpec("a", "h100_sxm", flags=SLOW)], serve_flags=flags) as fleet:
+            first = asyncio.create_task(ask(fleet, 200))
+            await eventually(lambda: fleet.row("a"), lambda row: row.get("in_flight") == 1)
+            waiting = [asyncio.create_task(ask(fleet, 2)) for _ in range(3)]
+            await eventually(lambda: held(fleet), lambda requests: requests == 3)
+            assert 'extproc_held{class="batch"} 3.0' in await fleet.metrics()
+            fleet.stack.service.process.send_signal(number)
+            assert set(await asyncio.gather(*waiting)) == expected
+            assert await first == (200, "")
+
+
+@pytest.mark.realtime
+async def test_one_tenants_flood_leaves_another_its_first_tokens(start_fleet: StartFleet) -> None:
+    """Its TTFT alone and beside a flood of three times what the fleet can carry, in one run."""
+    engines = [EngineSpec(name, "h100_sxm", flags=("--speed", "0.2", "--max-num-seqs", "8")) for name in "ab"]
+    async with start_fleet(engines, serve_flags=("--admission", *TRUSTED)) as fleet:
+        alone = await ttfts(fleet, "quiet", 40, 0.25)
+        floods = asyncio.create_task(ttfts(fleet, "flood", 400, 0.025))
+        await asyncio.sleep(1.0)
+        beside = await ttfts(fleet, "quiet", 40, 0.25)
+        flood = await floods
+        shown = {
+            name: (dict(each[1]), _p90(each[0]))
+            for name, each in {"alone": alone, "beside": beside, "flood": flood}.items()
+        }
+        print(shown)  # noqa: T201
+        assert set(alone[1]) == {200}
+        assert beside[1][200] >= 0.95 * 40
+        assert flood[1][503] > 0
+        assert _p90(beside[0]) < 2 * _p90(alone[0])
+
+
+def _p90(times_s: list[float]) -> float:
+    return quantiles(times_s, n=10)[-1]
+
+
+async def ttfts(fleet: Fleet, tenant: str, number: int, every_s: float) -> tuple[list[float], Counter[int]]:
+    """Times to the first token of a tenant's requests that were served, and all statuses."""
+    times_s: list[float] = []
+    statuses: Counter[int] = Counter()
+
+    async def one(turn: int) -> None:
+        began_s = time.monotonic()
+        messages = [{"role": "user", "content": f"{tenant} {turn} " + "word " * 300}]
+        try:
+            stream = await fleet.openai.chat.completions.create(
+                model=MODEL, messages=messages, max_tokens=30, stream=True, extra_headers={"x-tenant": tenant}
+            )  # type: ignore[call-overload]
+            first = True
+            async for _ in stream:
+                if first:
+                    times_s.append(time.monotonic() - began_s)
+                first = False
+            statuses[200] += 1
+        except APIStatusError as error:
+            statuses[error.status_code] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for turn in range(number):
+            group.create_task(one(turn))
+            await asyncio.sleep(every_s)
+    return times_s, statuses
