@@ -137,6 +137,8 @@ class ExtProc:
         except asyncio.CancelledError:
             if not self._over:
                 raise
+            if not exchange.replied:  # Envoy would let a body that it has sent us go on as an empty one
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the service ends")
         finally:
             self._calls.discard(call)
             self._held.discard(call)

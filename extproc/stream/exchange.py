@@ -110,6 +110,11 @@ class Exchange:
         return self._course.decision if self._course else None
 
     @property
+    def replied(self) -> bool:
+        """Whether all has been said of the request."""
+        return self._state in (_State.ROUTED, _State.PASSED, _State.ANSWERED)
+
+    @property
     def held_s(self) -> float | None:
         """For how long the request was held, None if it was not, or still is."""
         return self._course.held_s if self._course else None

@@ -193,6 +193,23 @@ async def test_a_service_that_ends_refuses_whom_it_holds(mode: RequestBodies, tm
         assert await served(setup)() == ["first"]
 
 
+async def test_a_body_that_is_still_coming_when_the_service_ends_is_not_cut(tmp_path: Path) -> None:
+    """In `full-duplex` Envoy has let go of it: the request is refused, not sent on without its body."""
+    async with full(tmp_path, body_mode=RequestBodies.FULL_DUPLEX) as setup:
+        reader, writer = await asyncio.open_connection(HOST, setup.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(HELLO)}\r\n\r\n".encode() + HELLO[:9])
+        await eventually(lambda: streams(setup), lambda number: number == 2)
+        await setup.service.stop(0.0)
+        assert (await asyncio.wait_for(reader.readline(), 60)).split()[1] == b"503"
+        writer.close()
+        assert await served(setup)() == ["first"]
+
+
+async def streams(setup: Deciding) -> int:
+    found = await asyncio.to_thread(setup.envoy.stats, "cluster.extproc.upstream_rq_active")
+    return sum(found.values())
+
+
 async def test_a_service_that_drains_lets_go_whom_it_can(tmp_path: Path) -> None:
     async with full(tmp_path) as setup:
         second = asyncio.create_task(ask(setup, b"second"))
