@@ -280,6 +280,7 @@ def policy(args: argparse.Namespace) -> Policy:
         classes=operator.classes,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         hand_over=HandOver(args.hand_over),
+        admission=operator.admission,
     )
 
 
