@@ -239,7 +239,8 @@ def test_columns_decide_as_one_after_the_other_would(seed: int) -> None:
         for number, probe in enumerate(PROBES):
             asked = request(f"probe {number}", **probe)
             agree(asked, scene.router, scene.now, chance.random(), set())
-            agree(asked, scene.router, scene.now, chance.random(), set(), chance_bounds(chance))
+        bounded = request("bounded", **chance.choice(PROBES))
+        agree(bounded, scene.router, scene.now, chance.random(), set(), chance_bounds(chance))
 
 
 def test_no_instance_is_no_error() -> None:

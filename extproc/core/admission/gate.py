@@ -12,6 +12,7 @@ from dataclasses import replace
 from extproc.core.admission.admission import Admission
 from extproc.core.admission.bounds import Bounds, bounds_for
 from extproc.core.admission.debts import Debts, service_tokens
+from extproc.core.admission.fair_share import FairShare
 from extproc.core.admission.flow import Flow
 from extproc.core.admission.passing import may_pass
 from extproc.core.admission.turns import Held, Turn
@@ -38,6 +39,7 @@ class Gate:
     def __init__(self, rules: Admission, classes: ClassPolicy, place: Place) -> None:
         self._rules, self._classes, self._place = rules, classes, place
         self.debts = Debts(rules.weight)
+        self._share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
         self.room = WaitingRoom(self.debts.of, rules.weight)
         self._shed: list[Turn] = []
         self._number = 0
@@ -139,11 +141,14 @@ class Gate:
         chosen = choice.decision.chosen
         if chosen is not None:
             self.debts.rise(self.debts.of(entry.tenant))
-            self.debts.charge(entry.tenant, service_tokens(choice.option.request, chosen.cached_tokens))
+            tokens = service_tokens(choice.option.request, chosen.cached_tokens)
+            self.debts.charge(entry.tenant, tokens)
+            self._share.charge(entry.tenant, tokens, now)
         return choice
 
     def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
-        bounds = bounds_for(request, self._classes, self._rules, now, waited_s)
+        left = self._share.left(request.tenant)
+        bounds = bounds_for(request, self._classes, self._rules, now, waited_s, left)
         return replace(bounds, keeps_prefix=True) if keeps_prefix else bounds
 
     def _entry(self, options: Sequence[Option], now: float) -> Entry:
