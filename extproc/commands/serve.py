@@ -157,7 +157,8 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admission",
         action="store_true",
-        help="hold requests that would not be served well now until they are, or refuse them (docs/overload.md)",
+        help="hold requests that would not be served well now until they are, or refuse them; the policy file's section"
+        " `admission` says the same, and more",
     )
     parser.add_argument(
         "--max-hold-s",
@@ -295,7 +296,7 @@ def policy(args: argparse.Namespace) -> Policy:
         classes=operator.classes,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         hand_over=HandOver(args.hand_over),
-        admission=held_for_at_most(Admission() if args.admission else None, args.max_hold_s),
+        admission=held_for_at_most(operator.admission or (Admission() if args.admission else None), args.max_hold_s),
     )
 
 

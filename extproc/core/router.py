@@ -169,6 +169,10 @@ class Router:
         """When to call `let_go` at the latest; infinite while nobody is held."""
         return float("inf") if self.gate is None else self.gate.wake_at_s
 
+    def held_ahead_s(self, options: Sequence[Option], now: float) -> float:
+        """Seconds that those will take who are held and go before such a request: part of its `retry_after_s`."""
+        return 0.0 if self.gate is None else self.gate.ahead_s(options, now)
+
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
         return limits_of(instance, self.policy).places(instance)

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from extproc.adapters import yaml_files
+from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
+from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
@@ -23,6 +25,7 @@ class OperatorPolicy:
 
     zones: Zones = field(default_factory=Zones)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
+    admission: Admission | None = None  # None: nothing is held
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +35,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     classes: dict[RequestClass, dict[str, Any]] = {}
     priority_step: float | None = None
     priority_span: int | None = None
+    admission: AdmissionSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -41,6 +45,7 @@ def load_policy(path: Path) -> OperatorPolicy:
         return OperatorPolicy(
             zones=zones_of(file.own_zone, file.crossings, file.unlisted),
             classes=classes_of(file.classes, file.priority_step, file.priority_span),
+            admission=admission_of(file.admission),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -155,7 +155,8 @@ class Course:
         gateway = self._head.gateway
         if decision.reason is Reason.NO_INSTANCE and not self._rules.refuse_unknown and gateway is None:
             return self.pass_on(decision.reason, draw)
-        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw)
+        ahead_s = self._router.held_ahead_s((Option(request),), now)
+        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw, ahead_s)
         return answer(errors.unroutable(request, decision, wait_s, self.dialect, gateway=gateway is not None))
 
     def pass_on(self, reason: str, draw: float) -> PassOn | Answer:

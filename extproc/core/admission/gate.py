@@ -12,6 +12,8 @@ from dataclasses import replace
 from extproc.core.admission.admission import Admission
 from extproc.core.admission.bounds import Bounds, bounds_for
 from extproc.core.admission.debts import Debts, service_tokens
+from extproc.core.admission.fair_share import FairShare
+from extproc.core.admission.flow import Flow
 from extproc.core.admission.passing import may_pass
 from extproc.core.admission.turns import Held, Turn
 from extproc.core.admission.waiting_room import Entry, WaitingRoom
@@ -37,12 +39,14 @@ class Gate:
     def __init__(self, rules: Admission, classes: ClassPolicy, place: Place) -> None:
         self._rules, self._classes, self._place = rules, classes, place
         self.debts = Debts(rules.weight)
+        self._share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
         self.room = WaitingRoom(self.debts.of, rules.weight)
         self._shed: list[Turn] = []
         self._number = 0
         self._stuck: dict[Hashable, Decision] = {}  # by lane: why its head could not go
         self._again_s = float("inf")
         self._next_lane = 0
+        self._flow = Flow()
 
     @property
     def wake_at_s(self) -> float:
@@ -86,6 +90,7 @@ class Gate:
                     self._again_s = min(self._again_s, now + _again_in_s(choice.decision))
                     break
                 self.room.remove(gone.request_id)
+                self._flow.add(now)
                 turns.append(Turn(gone.request_id, choice))
         if not len(self.room):
             self._stuck.clear()
@@ -94,6 +99,11 @@ class Gate:
     def withdraw(self, request_id: str) -> bool:
         """A held request's client is gone. False if it is not held."""
         return self.room.remove(request_id) is not None
+
+    def ahead_s(self, options: Sequence[Option], now: float) -> float:
+        """Seconds until those are gone that are held and go before such a request; 0 while nobody knows the pace."""
+        lane, band = _lane(options), _band(options[0].request, self._classes)
+        return self._flow.takes_s(self.room.ahead(lane, band), now)
 
     def _lanes(self) -> list[Hashable]:
         """Those whose heads are tried now, in the order of their heads."""
@@ -131,11 +141,14 @@ class Gate:
         chosen = choice.decision.chosen
         if chosen is not None:
             self.debts.rise(self.debts.of(entry.tenant))
-            self.debts.charge(entry.tenant, service_tokens(choice.option.request, chosen.cached_tokens))
+            tokens = service_tokens(choice.option.request, chosen.cached_tokens)
+            self.debts.charge(entry.tenant, tokens)
+            self._share.charge(entry.tenant, tokens, now)
         return choice
 
     def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
-        bounds = bounds_for(request, self._classes, self._rules, now, waited_s)
+        left = self._share.left(request.tenant)
+        bounds = bounds_for(request, self._classes, self._rules, now, waited_s, left)
         return replace(bounds, keeps_prefix=True) if keeps_prefix else bounds
 
     def _entry(self, options: Sequence[Option], now: float) -> Entry:

@@ -15,8 +15,8 @@ _FEW = 64  # places that may be out of date, beside as many as there are items
 class LazyHeap(Generic[T]):
     """Items by their key, the least first.
 
-    `key_of` gives an item's key now, None if it is gone. Who lets a key become less pushes the item again; one that
-    grows, and an item that is gone, is found when its turn comes.
+    `key_of` gives an item's key now, None if it is gone. Who lets a key become less pushes the item again, or it stands
+    where it stood until its turn comes; one that grows, and an item that is gone, is found when its turn comes.
     """
 
     def __init__(self, key_of: Callable[[T], Key | None]) -> None:
@@ -45,7 +45,7 @@ class LazyHeap(Generic[T]):
             now = self._key_of(item)
             if now == key:
                 return item
-            if now is None or now < key:  # in the second case it stands further ahead as well
+            if now is None:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (now, number, item))

@@ -8,6 +8,7 @@ would go last of all goes at once.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
@@ -67,6 +68,7 @@ class WaitingRoom:
         self._lanes: dict[Hashable, LazyHeap[_Line]] = {}
         self._last: LazyHeap[_Line] = LazyHeap(self._last_key)
         self._ends: LazyHeap[Entry] = LazyHeap(self._end_key)
+        self._counts: Counter[tuple[Hashable, float]] = Counter()  # by lane and band
         self.body_bytes = 0
 
     def __len__(self) -> int:
@@ -83,6 +85,7 @@ class WaitingRoom:
             raise ValueError(f"request {entry.request_id} is held already")
         self._entries[entry.request_id] = entry
         self.body_bytes += entry.body_bytes
+        self._counts[entry.lane, entry.band] += 1
         name = entry.lane, entry.band, entry.tenant
         line = self._lines.get(name)
         if line is None:
@@ -103,6 +106,9 @@ class WaitingRoom:
         if entry is None:
             return None
         self.body_bytes -= entry.body_bytes
+        self._counts[entry.lane, entry.band] -= 1
+        if not self._counts[entry.lane, entry.band]:
+            del self._counts[entry.lane, entry.band]
         name = entry.lane, entry.band, entry.tenant
         line = self._lines[name]
         del line.entries[bisect_left(line.entries, entry.order, key=_order)]
@@ -126,6 +132,10 @@ class WaitingRoom:
     def behind(self, head: Entry, number: int) -> list[Entry]:
         """Those of its tenant and band who come next after the head of a lane."""
         return self._lines[head.lane, head.band, head.tenant].entries[1 : 1 + number]
+
+    def ahead(self, lane: Hashable, band: float) -> int:
+        """How many are held in a lane that go before a newcomer of such a band, whoever's they are."""
+        return sum(number for (name, other), number in self._counts.items() if name == lane and other <= band)
 
     def last(self) -> Entry | None:
         """Who would go last of all, by priority and by what its tenant would have had by then."""

@@ -19,25 +19,25 @@ LONGEST_S = 60
 _SPREAD = 0.5  # those who were refused together must not all come back together
 _STARTING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
 _FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.KV_FULL, Reason.TPOT_BEYOND_BOUND})
-_WAITED = frozenset({Reason.HELD_TOO_LONG, Reason.DEADLINE_UNREACHABLE})
 _PAUSED = frozenset({Reason.COOLING_DOWN, Reason.PUSHED_BACK})
 
 
-def retry_after_s(request: Request, decision: Decision, snapshot: Snapshot, now: float, jitter: float) -> int:
+def retry_after_s(
+    request: Request, decision: Decision, snapshot: Snapshot, now: float, jitter: float, ahead_s: float = 0.0
+) -> int:
     """Whole seconds, 1 to 60, after which a request that `decision` refused is worth another try.
 
-    `jitter` in [0, 1) adds up to half. Where nothing is known of any instance the answer is 1, or 2 with jitter.
+    `jitter` in [0, 1) adds up to half; `ahead_s` is what those who are held ahead of it will take (`Gate.ahead_s`).
+    Where nothing is known of any instance the answer is 1, or 2 with jitter.
     """
     members = {member.instance.id: member for member in snapshot.members}
-    waits_s, waited_s = [], 0.0
+    waits_s = []
     for rejection in decision.rejected:
         member = members.get(rejection.instance_id)
-        if member is None and rejection.reason in _WAITED:  # who has waited in vain has others before it
-            waited_s = max(waited_s, _number(rejection.needs))
         left_s = wait_s(request, member, rejection, snapshot, now) if member else None
         if left_s is not None:
             waits_s.append(left_s)
-    spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), waited_s, min(waits_s, default=0.0))
+    spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), min(waits_s, default=0.0) + ahead_s)
     return min(LONGEST_S, ceil(round(spread_s, 6)))
 
 
