@@ -62,6 +62,7 @@ async def deciding(
     *,
     rules: Rules | None = None,
     policy: Policy | None = None,
+    max_streams: int = 20_000,
     change: Callable[[dict[str, Any]], None] = lambda ext_proc: None,
     http2_upstream: bool = False,
     one_pool: bool = False,
@@ -91,7 +92,15 @@ async def deciding(
         made = router(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known), policy=policy)
         metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
         loop = asyncio.get_running_loop()
-        shell = Shell(made, Observer(metrics), loop.time, lambda: 0.0, "x-upstream-cluster", rules or Rules())
+        shell = Shell(
+            made,
+            Observer(metrics),
+            loop.time,
+            lambda: 0.0,
+            "x-upstream-cluster",
+            rules or Rules(),
+            max_streams=max_streams,
+        )
         made.fleet.contact_at_s = loop.time()
         service = Service(shell)
         worker = service.bind((HOST, 0))

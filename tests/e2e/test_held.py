@@ -17,8 +17,9 @@ from extproc.core.admission.admission import Admission
 from extproc.core.snapshot import Policy
 from extproc.core.values.request import RequestClass
 from extproc.stream.rules import Rules
-from tests.control.deciding import CHAT, HELLO, MODEL, Deciding, deciding
+from tests.control.deciding import CHAT, HELLO, Deciding, deciding
 from tests.control.parts import HOST, raw
+from tests.core.builders import MODEL
 from tests.e2e.eventually import eventually
 
 TIMEOUT_S = 0.25  # after which Envoy goes on undecided if it is not asked for more
@@ -44,7 +45,7 @@ def policy(**admission: Any) -> Policy:
 @asynccontextmanager
 async def full(folder: Path, **settings: Any) -> AsyncIterator[Deciding]:
     """One instance with one place, which is taken until the test sets `chosen.held`."""
-    changes = {"rules": RULES, "policy": policy(), "message_timeout_s": TIMEOUT_S} | settings
+    changes: dict[str, Any] = {"rules": RULES, "policy": policy(), "message_timeout_s": TIMEOUT_S} | settings
     async with deciding(folder, **changes) as setup:
         setup.chosen.held = asyncio.Event()
         first = asyncio.create_task(ask(setup, b"first"))
@@ -150,6 +151,25 @@ async def test_who_finds_no_room_to_wait_is_refused_at_once(tmp_path: Path) -> N
         await eventually(held(setup), lambda number: number == 1)
         status, _, answer = await ask(setup, b"third")
         assert (status, orjson.loads(answer)["error"]["code"]) == (503, "overloaded")
+        assert setup.chosen.held is not None
+        setup.chosen.held.set()
+        assert (await second)[0] == 200
+
+
+@MODES
+async def test_what_is_beyond_the_most_streams_is_refused_and_does_not_go_past_who_is_held(
+    mode: RequestBodies, tmp_path: Path
+) -> None:
+    """Without admission it would go on undecided. What is no inference still does."""
+    async with full(tmp_path, body_mode=mode, max_streams=2) as setup:
+        second = asyncio.create_task(ask(setup, b"second"))
+        await eventually(held(setup), lambda number: number == 1)
+        status, head, answer = await ask(setup, b"third")
+        assert (status, orjson.loads(answer)["error"]["code"]) == (503, "overloaded")
+        assert b"retry-after" in head
+        assert setup.service.refused_streams == 1
+        assert (await raw(setup.port, "GET", "/v1/files"))[0] == 200
+        setup.other.seen.clear()
         assert setup.chosen.held is not None
         setup.chosen.held.set()
         assert (await second)[0] == 200
