@@ -352,14 +352,17 @@ def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
     """By weight; after a while in which the other one sends nothing, it is alone again."""
     share = FairShare(lambda tenant: 3.0 if tenant == "gold" else 1.0, 0.8, 0.1)
     for number in range(100):
+        share.look(number / 10)
         share.charge("flood", 100.0, number / 10)
     assert share.left("flood") == 1.0
     for number in range(100, 200):
+        share.look(number / 10)
         share.charge("flood", 100.0, number / 10)
         share.charge("gold", 100.0, number / 10)
     assert share.left("flood") == pytest.approx(0.8)
     assert share.left("gold") == share.left("unheard of") == 1.0
     for number in range(200, 1700):
+        share.look(number / 10)
         share.charge("flood", 100.0, number / 10)
     assert share.left("flood") == 1.0
 
