@@ -48,7 +48,7 @@ def decide(
         return Decision(None, (), rejected)
     prices = Pricing(request, snapshot, now).prices(eligible, hits)
     if bounds is not None:
-        held_to = kept(bounds, prices, eligible, request.output_p50_tokens)
+        held_to = kept(bounds, prices, eligible, request)
         rejected += held_to.rejections(prices, eligible)
         eligible = held_to.flags
         if not np.count_nonzero(eligible):

@@ -91,6 +91,8 @@ def _broken(
         prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
         limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
     tpot_limit_s = max(bounds.tpot_s, 1.5 * min(steps_s.values()))
+    if request.expected_output_tokens <= 1:
+        tpot_limit_s = math.inf
     if own_s(mine) > limit_s:
         return Rejection(name, Reason.DEADLINE_UNREACHABLE, own_s(mine), max(0.0, limit_s))
     if ttft_s > limit_s:
@@ -148,7 +150,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
         prefill_s += math.ceil(uncached_tokens / step_tokens(instance)) * (step_s - speed.decode_step_s(0, 0))
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
     prompt_s = work.pace.prefill_s / work.pace.requests if work.pace.requests else 0.0
-    tpot_s = step_s + requests / (work.mean_output_tokens or max(1, output_tokens)) * max(0.0, prompt_s - step_s)
+    tpot_s = step_s + requests / max(8.0, work.mean_output_tokens or output_tokens) * max(0.0, prompt_s - step_s)
     decode_s = output_tokens * step_s
     room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
     held_back_s = prefill_s / ranks(instance)

@@ -100,8 +100,8 @@ class Kept:
         return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
 
 
-def kept(bounds: Bounds, prices: Prices, eligible: Flags, answer_tokens: int) -> Kept:
-    """Hold what is predicted of the eligible against bounds. Half of such answers stay within `answer_tokens`."""
+def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> Kept:
+    """Hold what is predicted of the eligible against bounds. An answer of one token has no TPOT."""
     terms_s = prices.terms_s
     own_s = np.zeros(len(eligible))
     if bounds.own_prompt:
@@ -111,9 +111,11 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, answer_tokens: int) ->
     limit_s = max(bounds.ttft_s, fastest_s + _WIDER_TTFT_SHARE * bounds.ttft_s) - bounds.waited_s
     limits_s = np.full(len(eligible), limit_s)
     if bounds.deadline_in_s is not None:
-        ends_s = bounds.deadline_in_s - answer_tokens * prices.idle_step_s
+        ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
         limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - terms_s["prefill_s"])
     tpot_limit_s = max(bounds.tpot_s, _WIDER_STEPS * prices.idle_step_s[eligible].min().item())
+    if request.expected_output_tokens <= 1:
+        tpot_limit_s = float("inf")
     flags = eligible & (ttft_s <= limits_s) & (prices.tpot_s <= tpot_limit_s)
     prefixed = eligible
     if bounds.keeps_prefix:

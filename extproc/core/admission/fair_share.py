@@ -29,8 +29,17 @@ class FairShare:
         """A tenant is served so many tokens."""
         grown = math.exp((now - self._at_s) / MEMORY_S)
         self._had[tenant] = self._had.get(tenant, 0.0) + tokens / self._weight_of(tenant) * grown
-        if now >= self._looked_s + _LOOK_S:
-            self._look(now)
+
+    def look(self, now: float) -> bool:
+        """Once a second: see what the share is of those who are there. True if it was time to."""
+        if now < self._looked_s + _LOOK_S:
+            return False
+        self._look(now)
+        return True
+
+    def is_above(self, tenant: str) -> bool:
+        """Whether a tenant has had more than its share."""
+        return self.left(tenant) < 1.0
 
     def left(self, tenant: str) -> float:
         """What is left of a tenant's bounds: 1 up to its share, and less the more it is above."""
@@ -40,7 +49,7 @@ class FairShare:
         return 1.0 - (1.0 - self._narrowest) * min(1.0, max(0.0, above / self._ramp))
 
     def _look(self, now: float) -> None:
-        """Let the past fade, forget who is gone, and see what the share is of those who are there."""
+        """Let the past fade, and forget who is gone."""
         keep = math.exp((self._at_s - now) / MEMORY_S)
         mean = sum(self._had.values()) / len(self._had) if self._had else 0.0
         self._had = {name: had * keep for name, had in self._had.items() if had >= _FORGOTTEN * mean}

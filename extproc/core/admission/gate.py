@@ -40,7 +40,7 @@ class Gate:
         self._rules, self._classes, self._place = rules, classes, place
         self.debts = Debts(rules.weight)
         self._share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
-        self.room = WaitingRoom(self.debts.of, rules.weight)
+        self.room = WaitingRoom(self.debts.of, rules.weight, self._share.is_above)
         self._shed: list[Turn] = []
         self._number = 0
         self._stuck: dict[Hashable, Decision] = {}  # by lane: why its head could not go
@@ -65,6 +65,8 @@ class Gate:
         arrived_s: float | None = None,
     ) -> Choice | Held:
         """Let a request in, or hold it; or refuse it, where waiting helps nothing or there is no room to wait."""
+        if self._share.look(now):
+            self.room.refresh()
         entry = self._entry(options, now if arrived_s is None else arrived_s)
         head = self.room.head(entry.lane)
         if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):

@@ -31,7 +31,7 @@ class LazyHeap(Generic[T]):
     def push(self, item: T, items: int) -> None:
         """Add an item, or tell that its key is less now. `items`: how many there are, this one included."""
         if len(self._heap) >= 2 * items + _FEW:
-            self._tidy()
+            self.refresh()
         key = self._key_of(item)
         if key is not None:
             self._pushed += 1
@@ -51,8 +51,8 @@ class LazyHeap(Generic[T]):
                 heapq.heapreplace(heap, (now, number, item))
         return None
 
-    def _tidy(self) -> None:
-        """Leave one place to each item."""
+    def refresh(self) -> None:
+        """Look at all keys again, and leave one place to each item."""
         items = {id(item): (item, number) for _, number, item in reversed(self._heap)}
         keyed = ((self._key_of(item), number, item) for item, number in items.values())
         self._heap = [(key, number, item) for key, number, item in keyed if key is not None]

@@ -1,8 +1,9 @@
 """Requests that are held: a bounded number, in the order in which they may go.
 
 Those that want the same thing (a *lane*) stand in one order, so that nobody waits behind a request that waits for
-something else: by priority, then the debt of its tenant, then its deadline. Where there is no room, the one that
-would go last of all goes at once.
+something else: by priority, then whether its tenant is above its share (then its bounds are narrower, and it must not
+stop those whose bounds are not), then that one's debt, then its deadline. Where there is no room, the one that would go
+last of all goes at once.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from extproc.core.admission.lazy_heap import Key, LazyHeap
 from extproc.core.values.decision import Decision
 from extproc.core.values.option import Option
 
-Rank = tuple[float, float, float]
-"""Where a request stands: its band, the debt of its tenant, its deadline; less goes first."""
+Rank = tuple[float, float, float, float]
+"""Where a request stands: its band, whether its tenant is above its share, its debt, its deadline; less goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +60,18 @@ def _order(entry: Entry) -> tuple[float, int]:
 
 
 class WaitingRoom:
-    """All that is held. `debt_of` gives a tenant's debt over its weight; `weight_of` the weight."""
+    """All that is held. `debt_of` gives a tenant's debt over its weight; `weight_of` the weight.
 
-    def __init__(self, debt_of: Callable[[str], float], weight_of: Callable[[str], float]) -> None:
-        self._debt_of, self._weight_of = debt_of, weight_of
+    `is_above` says whether a tenant is above its share; when that changes, `refresh` is to be called.
+    """
+
+    def __init__(
+        self,
+        debt_of: Callable[[str], float],
+        weight_of: Callable[[str], float],
+        is_above: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._debt_of, self._weight_of, self._is_above = debt_of, weight_of, is_above
         self._entries: dict[str, Entry] = {}
         self._lines: dict[tuple[Hashable, float, str], _Line] = {}
         self._lanes: dict[Hashable, LazyHeap[_Line]] = {}
@@ -119,6 +128,11 @@ class WaitingRoom:
                 del self._lanes[entry.lane]
         return entry
 
+    def refresh(self) -> None:
+        """Some tenants may stand further ahead than before."""
+        for heap in self._lanes.values():
+            heap.refresh()
+
     def lanes(self) -> Iterator[Hashable]:
         """Those in which anybody is held; whatever is let go meanwhile."""
         return iter(list(self._lanes))
@@ -148,7 +162,7 @@ class WaitingRoom:
 
     def rank(self, band: float, tenant: str, until_s: float) -> Rank:
         """Where a request stands, or would."""
-        return band, self._debt_of(tenant), until_s
+        return band, float(self._is_above(tenant)), self._debt_of(tenant), until_s
 
     def rank_of(self, entry: Entry) -> Rank:
         """Where a held request stands."""

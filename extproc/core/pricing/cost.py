@@ -34,6 +34,7 @@ _SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or f
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
+_SHORTEST_TOKENS = 8.0  # answers that are shorter hardly stand in a batch: most of such requests are at their prompts
 _FEWEST = 1e-9  # requests a second, in the place of none
 
 
@@ -219,8 +220,10 @@ def _tpot_s(columns: Columns, step_s: Floats, output_tokens: int) -> Floats:
     which holds at once after a burst, when the rate at which prompts came is not known yet.
     """
     prompt_s = columns.paced_prefill / np.maximum(columns.paced_requests, _FEWEST)
-    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, max(1, output_tokens))
-    tpot_s: Floats = step_s + columns.requests / answer_tokens * np.maximum(prompt_s - step_s, 0.0)
+    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, output_tokens)
+    tpot_s: Floats = step_s + columns.requests / np.maximum(answer_tokens, _SHORTEST_TOKENS) * np.maximum(
+        prompt_s - step_s, 0.0
+    )
     return tpot_s
 
 
