@@ -171,3 +171,12 @@ def test_an_explanation_tells_for_how_long_a_request_was_held() -> None:
     assert told.held_s == 1.25
     assert "held=1.250s" in as_line(told)
     assert "was held for 1.25 s" in as_text(told)
+
+
+def test_a_router_admits_on_a_clock_that_began_long_ago_and_after_a_long_silence() -> None:
+    """A host's clock begins with its start; what tenants had then has faded, whatever the numbers are."""
+    for now in (1e6, 3e6):
+        made = router(instance("a"), policy=Policy(admission=Admission(), stale_after_s=1e9))
+        for later_s in (0.0, 1e6):
+            assert isinstance(made.admit((Option(other()),), now + later_s, 0.0), Choice)
+            made.release("other", now + later_s)
