@@ -200,8 +200,10 @@ def test_nobody_saves_up_and_nobody_pays_for_what_was_free() -> None:
 
 
 def test_debts_are_remembered_of_those_who_owe_only() -> None:
-    """Tenants come and go by the thousand."""
+    """Tenants come and go by the thousand, while one is served all the time."""
     debts = Debts(lambda _: 1.0)
     for number in range(20_000):
         debts.serve(f"t{number}", 1.0)
+        debts.serve("busy", 2.0)
     assert len(debts._debts) <= 4097
+    assert debts.above("busy") > 0.0
