@@ -71,6 +71,8 @@ class Router:
         self._columns = Columns()
         rules = self.policy.admission
         self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
+        if self.gate is not None:
+            self.ledger.on_peer = self.gate.hear
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""

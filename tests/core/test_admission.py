@@ -413,3 +413,18 @@ def test_ten_thousand_held_are_not_looked_at_one_by_one() -> None:
     made.gate._place = lambda *args: (tried.append(1), place(*args))[1]  # type: ignore[func-returns-value]
     assert made.let_go(0.01, 0.0) == ()
     assert len(tried) == 1
+
+
+def test_what_a_peer_serves_a_tenant_is_owed_here_too() -> None:
+    """A flood that another router lets in goes after the others here; and what it sends is told with its tenant."""
+    made = admitting(rules=Admission(wait_share=1.0))
+    crowd(made)
+    for number in range(5):
+        served = Reservation(f"x{number}", 0.0, 0.0, 1000, 100, 1000, router="peer", tenant="flood")
+        made.ledger.reserve("a@1", served, 0.1)
+        made.ledger.release(f"x{number}", 0.1, "peer")
+    assert isinstance(ask(made, "flood", 0.2, tenant="flood"), Held)
+    assert isinstance(ask(made, "quiet", 0.3, tenant="quiet"), Held)
+    relieve(made, 0.4)
+    assert gone(made.let_go(0.4, 0.0))[0] == "quiet"
+    assert made.ledger.reservation("quiet").tenant == "quiet"

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from extproc.core.values.request import Request
-
 _OUTPUT_WEIGHT = 2.0
 _MOST_TENANTS = 4096  # that are remembered; beyond, those that are not in debt are dropped
 
 
-def service_tokens(request: Request, cached_tokens: int = 0) -> float:
+def service_tokens(uncached_tokens: int, output_tokens: int) -> float:
     """What serving a request takes, in prompt tokens."""
-    return max(1.0, request.prompt_tokens - cached_tokens + _OUTPUT_WEIGHT * request.expected_output_tokens)
+    return max(1.0, uncached_tokens + _OUTPUT_WEIGHT * output_tokens)
 
 
 class Debts:
@@ -43,6 +41,7 @@ class Debts:
         if len(self._debts) > _MOST_TENANTS:
             self._debts = {name: debt for name, debt in self._debts.items() if debt > self.level}
 
-    def rise(self, level: float) -> None:
-        """Somebody of such a debt was let go; it never falls."""
-        self.level = max(self.level, level)
+    def serve(self, tenant: str, tokens: float) -> None:
+        """A tenant's request is let go: the level rises to where it stood, and it steps back."""
+        self.level = self.of(tenant)
+        self.charge(tenant, tokens)

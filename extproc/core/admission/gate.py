@@ -18,6 +18,7 @@ from extproc.core.admission.passing import may_pass
 from extproc.core.admission.turns import Held, Turn
 from extproc.core.admission.waiting_room import Entry, WaitingRoom
 from extproc.core.eligibility.constraints import demand_of
+from extproc.core.flight.work import Reservation
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.decision import Decision, Reason, Rejection
 from extproc.core.values.option import Choice, Option
@@ -102,6 +103,10 @@ class Gate:
         """A held request's client is gone. False if it is not held."""
         return self.room.remove(request_id) is not None
 
+    def hear(self, reservation: Reservation, now: float) -> None:
+        """A peer has let a request go: its tenant owes as much as if it had been us."""
+        self._serve(reservation.tenant, reservation.uncached_tokens, reservation.output_tokens, now)
+
     def ahead_s(self, options: Sequence[Option], now: float) -> float:
         """Seconds until those are gone that are held and go before such a request; 0 while nobody knows the pace."""
         lane, band = _lane(options), _band(options[0].request, self._classes)
@@ -142,11 +147,16 @@ class Gate:
         choice = self._place(entry.options, now, draw, full, bounds)
         chosen = choice.decision.chosen
         if chosen is not None:
-            self.debts.rise(self.debts.of(entry.tenant))
-            tokens = service_tokens(choice.option.request, chosen.cached_tokens)
-            self.debts.charge(entry.tenant, tokens)
-            self._share.charge(entry.tenant, tokens, now)
+            request = choice.option.request
+            self._serve(
+                request.tenant, request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens, now
+            )
         return choice
+
+    def _serve(self, tenant: str, uncached_tokens: int, output_tokens: int, now: float) -> None:
+        tokens = service_tokens(uncached_tokens, output_tokens)
+        self.debts.serve(tenant, tokens)
+        self._share.charge(tenant, tokens, now)
 
     def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
         left = self._share.left(request.tenant)
@@ -170,7 +180,7 @@ class Gate:
             arrived_s=now,
             until_s=min(until_s, soonest_s),
             number=self._number,
-            tokens=service_tokens(request),
+            tokens=service_tokens(request.prompt_tokens, request.expected_output_tokens),
             body_bytes=request.body_bytes,
             reachable=until_s <= soonest_s,
             decision=Decision(None),
