@@ -1,31 +1,24 @@
 """Strict mode: choose and reserve in one step of Redis, so that two routers can never both take the last place.
 
 It costs each request one round trip, and makes Redis part of the request path for up to `budget_s`: beyond, the first
-candidate is taken as without strict mode. Counts live under the lease of their router. Ends are stated in batches, as
-absolute counts, which also mends whatever an interrupted call left behind.
+candidate is taken as without strict mode.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from extproc.adapters.bookings import BATCH_S
-from extproc.adapters.persistence import persist
+from extproc.adapters.leased_counts import LeasedCounts
 from extproc.adapters.redis_link import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from extproc.adapters.redis_link import Link
     from extproc.stream.errands import TakePlace
 
 BUDGET_S = 0.05
-_DOUBTFUL_BEATS = 3
 
 
 class StrictBookings:
@@ -45,104 +38,47 @@ class StrictBookings:
         """Requests that Redis did not settle within the budget."""
         self._link = link
         self._base = base
-        self._router = router_name
         self._budget_s = budget_s
-        self._heartbeat_s = heartbeat_s
-        self._lease_ms = round(lease_s * 1000)
-        self._reserve, self._restate = Script("reserve.lua"), Script("restate.lua")
-        self._where: dict[str, str] = {}  # request id -> instance key
-        self._open: Counter[str] = Counter()  # by instance key
-        self._asked: Counter[str] = Counter()  # calls under way that may take a place there
-        self._changed: set[str] = set()  # instances whose count in Redis may be too high
-        self._doubtful: dict[str, int] = {}  # where a call was cut off, and for how many beats it may still arrive
-        self._pending = asyncio.Event()
+        self._reserve = Script("reserve.lua")
+        self._counts = LeasedCounts(
+            link, "strict bookings", f"{base}:routers", router_name, heartbeat_s=heartbeat_s, lease_s=lease_s
+        )
+        self._where: dict[str, str] = {}  # request id -> name of the count
 
     async def take(self, wish: TakePlace) -> int | None:
         """Take the first of the places whose limit holds over all routers, and return its number; None if none does.
 
         Never raises but when it is cancelled: without Redis it is the first place, whatever its limit.
         """
-        places = wish.places
-        keys = [place.key for place in places]
-        limits = [-1 if place.limit is None else place.limit for place in places]
-        self._asked.update(keys)
+        counts = self._counts
+        names = [f"{self._base}:open:{place.key}" for place in wish.places]
+        limits = [-1 if place.limit is None else place.limit for place in wish.places]
+        counts.asking(names)
         try:
             async with asyncio.timeout(self._budget_s):
-                names = [self._name(key) for key in keys]
-                arguments: list[str | float] = [self._router, self._lease_ms, *limits]
-                number = int(await self._link.run(self._reserve, [f"{self._base}:routers", *names], arguments))
+                arguments: list[str | float] = [counts.router, counts.lease_ms, *limits]
+                number = int(await self._link.run(self._reserve, [counts.routers_key, *names], arguments))
             taken = number - 1 if number else None
         except (RegistryError, TimeoutError):
             self.unsettled += 1
-            self._doubt(keys)
+            counts.doubt(names)
             taken = 0
         except BaseException:  # its client went away meanwhile: a place may have been taken that nobody will give back
-            self._doubt(keys)
+            counts.doubt(names)
             raise
         finally:
-            for key in keys:
-                _less(self._asked, key)
+            counts.answered(names)
         if taken is not None:
-            self._where[wish.request_id] = keys[taken]
-            self._open[keys[taken]] += 1
+            self._where[wish.request_id] = names[taken]
+            counts.taken(names[taken])
         return taken
 
     def release(self, request_id: str) -> None:
         """The request has ended. Unknown ids are ignored."""
-        key = self._where.pop(request_id, None)
-        if key is not None:
-            _less(self._open, key)
-            self._note(key)
+        name = self._where.pop(request_id, None)
+        if name is not None:
+            self._counts.given_back(name)
 
     async def run(self) -> NoReturn:
         """State our counts until cancelled, so that they are right and our lease lives; never raises."""
-        await persist("strict bookings", self._link.where, self._state_on, lambda: None)
-
-    async def _state_on(self, in_touch: Callable[[], None]) -> NoReturn:
-        clock = asyncio.get_running_loop().time
-        beat_at_s = clock()
-        while True:
-            if clock() >= beat_at_s:
-                beat_at_s = clock() + self._heartbeat_s
-                await self._state({*self._open, *self._changed, *self._doubtful})
-                self._doubtful = {key: beats - 1 for key, beats in self._doubtful.items() if beats > 1}
-            else:
-                await self._state(set(self._changed))
-            in_touch()
-            if not self._changed:
-                self._pending.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(beat_at_s):
-                        await self._pending.wait()
-            await asyncio.sleep(BATCH_S)
-
-    async def _state(self, keys: set[str]) -> None:
-        """State what we have on some instances. A call under way counts as taken: rather too many than one too few."""
-        self._changed -= keys
-        counts = [self._open[key] + self._asked[key] for key in keys]
-        names = [self._name(key) for key in keys]
-        try:
-            await self._link.run(
-                self._restate, [f"{self._base}:routers", *names], (self._router, self._lease_ms, *counts)
-            )
-        except BaseException:
-            self._changed |= keys
-            raise
-        self._note(*(key for key in keys if self._asked[key]))
-
-    def _doubt(self, keys: list[str]) -> None:
-        self._note(*keys)
-        self._doubtful.update(dict.fromkeys(keys, _DOUBTFUL_BEATS))
-
-    def _name(self, key: str) -> str:
-        return f"{self._base}:open:{key}"
-
-    def _note(self, *keys: str) -> None:
-        self._changed.update(keys)
-        self._pending.set()
-
-
-def _less(counts: Counter[str], key: str) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
+        await self._counts.run()

@@ -13,6 +13,8 @@ from extproc.core.values.request import Caller, RequestClass
 
 _NOBODY = Caller()
 _LONGEST = 200  # characters of a name that a client chooses
+CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
+"""Headers that hold a key: that of OpenAI's API and most others, Anthropic's, Azure's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
     if trust.headers.isdisjoint(headers):
         return _NOBODY
     return Caller(
-        tenant=_tenant(trust.tenant_header, headers.get(trust.tenant_header, "")),
+        tenant=tenant_of(trust.tenant_header, headers.get(trust.tenant_header, "")),
         session=headers.get(trust.session_header, "")[:_LONGEST],
         priority=_whole(headers.get(trust.priority_header, "")),
         timeout_s=_seconds(headers.get(trust.timeout_header, "")),
@@ -73,9 +75,9 @@ def wants_explanation(headers: Mapping[str, str], trust: Trust) -> bool:
     return bool(value)
 
 
-def _tenant(header: str, value: str) -> str:
+def tenant_of(header: str, value: str) -> str:
     """A tenant's name; a credential is known by its digest alone, so that it never reaches logs or metrics."""
-    if header == "authorization" and value:
+    if header in CREDENTIALS and value:
         return xxhash.xxh3_128_hexdigest(value.encode())
     return value[:_LONGEST]
 

@@ -8,9 +8,11 @@ browsers, httpx, requests, aiohttp and curl send: CRLF line ends, one header blo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from extproc.api.body import Body, BodyError
+from extproc.api.model_field import replaced
 
 MAX_FORM_PARTS = 1000
 MAX_PART_HEAD_BYTES = 8192
@@ -43,17 +45,35 @@ class Form:
 
 def decode_form(body: bytes, content_type: str) -> Form:
     """Parse a form. Raises BodyError for whatever is none, is cut off, or is beyond the limits."""
-    delimiter = b"--" + _boundary(content_type)
     form = Form()
     view = memoryview(body)
-    at = _first_part(body, delimiter)
-    parts = 0
-    while at is not None:
-        parts += 1
-        if parts > MAX_FORM_PARTS:
-            raise BodyError(f"The form must not have more than {MAX_FORM_PARTS} parts.")
-        at = _take_part(form, body, view, at, b"\r\n" + delimiter)
+    for part in _parts(body, b"--" + _boundary(content_type)):
+        name, start, end = part.name, part.start, part.end
+        if part.filename is not None:
+            form.files.append((name.removesuffix("[]"), File(part.filename, view[start:end])))
+        elif end - start > MAX_FIELD_BYTES:
+            raise BodyError(f"'{name[:100]}' must not be longer than {MAX_FIELD_BYTES} bytes.", name[:100])
+        else:
+            form.fields[name] = body[start:end].decode("utf-8", "replace")
     return form
+
+
+def with_field(body: bytes, content_type: str, name: str, value: str, *, add: bool = True) -> bytes:
+    """The form with this value of a field; no other byte differs. Raises BodyError as `decode_form` does.
+
+    Fields of that name are all changed. If there is none, one is added before all others, unless `add` is unset.
+    Names are ASCII.
+    """
+    text = value.encode()
+    delimiter = b"--" + _boundary(content_type)
+    spans = [(part.start, part.end) for part in _parts(body, delimiter) if part.name == name and part.filename is None]
+    if spans:
+        return replaced(body, spans, text)
+    if not add:
+        return body
+    start = _first_delimiter(body, delimiter)
+    head = b'%b\r\nContent-Disposition: form-data; name="%b"' % (delimiter, name.encode())
+    return replaced(body, [(start, start)], head + _HEAD_END + text + b"\r\n")
 
 
 def is_form(content_type: str) -> bool:
@@ -70,14 +90,36 @@ def _boundary(content_type: str) -> bytes:
     return (found[1] or found[2]).encode("utf-8", "surrogateescape")
 
 
-def _first_part(body: bytes, delimiter: bytes) -> int | None:
-    """Where the first part's head begins; a preamble before it is skipped."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a part is named, and where in the body its content stands. `filename`: None if it is no file."""
+
+    name: str
+    filename: str | None
+    start: int
+    end: int
+
+
+def _parts(body: bytes, delimiter: bytes) -> Iterator[_Part]:
+    at = _after_delimiter(body, _first_delimiter(body, delimiter) + len(delimiter))
+    for _ in range(MAX_FORM_PARTS):
+        if at is None:
+            return
+        part = _part(body, at, b"\r\n" + delimiter)
+        yield part
+        at = _after_delimiter(body, part.end + 2 + len(delimiter))
+    if at is not None:
+        raise BodyError(f"The form must not have more than {MAX_FORM_PARTS} parts.")
+
+
+def _first_delimiter(body: bytes, delimiter: bytes) -> int:
+    """Where it begins; a preamble before it is skipped."""
     if body.startswith(delimiter):
-        return _after_delimiter(body, len(delimiter))
+        return 0
     found = body.find(b"\r\n" + delimiter)
     if found < 0:
         raise BodyError("The form's boundary does not occur in the body.")
-    return _after_delimiter(body, found + 2 + len(delimiter))
+    return found + 2
 
 
 def _after_delimiter(body: bytes, at: int) -> int | None:
@@ -90,8 +132,8 @@ def _after_delimiter(body: bytes, at: int) -> int | None:
     return end + 2
 
 
-def _take_part(form: Form, body: bytes, view: memoryview, start: int, delimiter: bytes) -> int | None:
-    """Add the part that begins at `start`; returns where the next one begins, None if it was the last."""
+def _part(body: bytes, start: int, delimiter: bytes) -> _Part:
+    """The part whose head begins at `start`."""
     head_end = body.find(_HEAD_END, start, start + MAX_PART_HEAD_BYTES)
     if head_end < 0:
         raise BodyError("A part of the form has no head, or one that is too long.")
@@ -99,14 +141,7 @@ def _take_part(form: Form, body: bytes, view: memoryview, start: int, delimiter:
     end = body.find(delimiter, content)
     if end < 0:
         raise BodyError("The form ends before its last boundary.")
-    name, filename = _disposition(body[start:head_end])
-    if filename is not None:
-        form.files.append((name.removesuffix("[]"), File(filename, view[content:end])))
-    elif end - content > MAX_FIELD_BYTES:
-        raise BodyError(f"'{name[:100]}' must not be longer than {MAX_FIELD_BYTES} bytes.", name[:100])
-    else:
-        form.fields[name] = body[content:end].decode("utf-8", "replace")
-    return _after_delimiter(body, end + len(delimiter))
+    return _Part(*_disposition(body[start:head_end]), content, end)
 
 
 def _disposition(head: bytes) -> tuple[str, str | None]:

@@ -2,16 +2,16 @@
 
 A path is known by its last segments, whatever prefix a gateway puts before them (`/openai`, `/api/v3` …). Query
 strings, trailing and doubled slashes do not matter. Where the path names the model (Azure's `/deployments/NAME/…`,
-Triton's `/v2/models/NAME/generate`), it holds for bodies that name none.
+Triton's `/v2/models/NAME/generate`), it holds for bodies that name none. `api.renaming` writes another into it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from extproc.api import (
     anthropic_messages,
@@ -42,6 +42,8 @@ class Endpoint:
     api: str
     parse: Parser
     dialect: Dialect = Dialect.OPENAI
+    model_segment: int | None = None  # which of the path's segments names the model, where one does
+    may_be_form: bool = False  # its bodies may be forms: they are if the content type says so
 
 
 _Make = Callable[[str], Parser]  # from the model that the path names, "" if none
@@ -108,12 +110,14 @@ _APIS: tuple[tuple[str, Dialect, _Make, tuple[str, ...]], ...] = (
     ("classify", Dialect.OPENAI, _json(vllm_extras.parse_classify), ("classify",)),
     ("generate", Dialect.OPENAI, _GENERATE, ("generate", "generate_stream", "completion")),
 )
+_FORMS = frozenset({"transcription", "translation", "image_edits"})
 _BY_ENDING: dict[tuple[str, ...], tuple[Endpoint, _Make]] = {
-    tuple(ending.split("/")): (Endpoint(api, make(""), dialect), make)
+    tuple(ending.split("/")): (Endpoint(api, make(""), dialect, may_be_form=api in _FORMS), make)
     for api, dialect, make, endings in _APIS
     for ending in endings
 }
 _NAMING_MODELS = ("deployments", "models")
+_SEGMENT = re.compile("[^/]+")
 
 ROUTED_DIALECTS = {
     ".*/" + "/+".join(map(re.escape, ending)) + "/*": endpoint.dialect for ending, (endpoint, _) in _BY_ENDING.items()
@@ -135,12 +139,17 @@ def endpoint_for(method: str, path: str) -> Endpoint | None:
     if found is None:
         return None
     endpoint, make = found
-    model = _model_in(segments[:-length])
-    return Endpoint(endpoint.api, make(model), endpoint.dialect) if model else endpoint
+    at = _model_segment(segments[:-length])
+    return endpoint if at is None else replace(endpoint, parse=make(unquote(segments[at])), model_segment=at)
 
 
-def _model_in(segments: tuple[str, ...]) -> str:
-    """Model in the segments before an API's own name; "" if they name none. Triton may add `versions/N` to it."""
-    if segments[-2:-1] == ("versions",):
-        segments = segments[:-2]
-    return unquote(segments[-1]) if segments[-2:-1] and segments[-2] in _NAMING_MODELS else ""
+def with_segment(path: str, number: int, text: str) -> str:
+    """A path with a text in place of this one of its segments, empty ones not counted; nothing else differs."""
+    start, end = list(_SEGMENT.finditer(path.partition("?")[0]))[number].span()
+    return path[:start] + quote(text, safe="") + path[end:]
+
+
+def _model_segment(segments: tuple[str, ...]) -> int | None:
+    """Which of the segments before an API's own names a model. Triton may add `versions/N` to it."""
+    last = len(segments) - (3 if segments[-2:-1] == ("versions",) else 1)
+    return last if last > 0 and segments[last - 1] in _NAMING_MODELS else None

@@ -12,9 +12,7 @@ from typing import Any
 from extproc.commands.numbers import count
 from extproc.errors import ConfigError
 
-HELP = (
-    "measure what asking costs: a request's way, a decision, the prefix index, Redis, what replicas see of each other"
-)
+HELP = "measure what asking costs: a request's way, a decision, the prefix index, limits, Redis, what replicas see"
 EXAMPLE = "extproc bench --instances 64"
 
 
@@ -28,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
-        "replicas: how soon one router counts another's choice "
+        "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -41,14 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--entries", type=count, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
     )
     parser.add_argument(
-        "--redis-url", metavar="URL", help="server for `redis`, `push`, `replicas`; a fleet of its own is written there"
+        "--redis-url",
+        metavar="URL",
+        help="server for `redis`, `push`, `replicas`, `limits`; a fleet of its own is written there",
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    if args.what in ("redis", "push", "replicas") and not args.redis_url:
+    if args.what in ("redis", "push", "replicas", "limits") and not args.redis_url:
         raise ConfigError(f"bench {args.what} needs --redis-url, such as redis://127.0.0.1:6379/0")
     _REPORTS[args.what](args)
     return 0
@@ -129,6 +129,20 @@ def _replicas(args: argparse.Namespace) -> None:
         )
 
 
+def _limits(args: argparse.Namespace) -> None:
+    from extproc.bench.limit_cost import limit_costs
+
+    costs = asyncio.run(limit_costs(args.redis_url, args.rounds))
+    if args.json:
+        return _print_json(costs)
+    print(f"{'limits of a request':<36} {'median':>9} {'p99':>9} {'PING median':>12} {'processor of Redis':>20}")
+    for each in costs:
+        print(
+            f"{each.limits:<36} {each.p50_s * 1e6:>6.0f} µs {each.p99_s * 1e6:>6.0f} µs {each.ping_s * 1e6:>9.0f} µs "
+            f"{each.redis_s * 1e6:>11.0f} µs a call"
+        )
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -141,4 +155,5 @@ _REPORTS = {
     "redis": _redis,
     "push": _push,
     "replicas": _replicas,
+    "limits": _limits,
 }

@@ -16,6 +16,7 @@ from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name
 from extproc.core.admission.admission import Admission
+from extproc.core.limits.rules import Limits
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
@@ -140,7 +141,8 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy-file",
         type=Path,
         metavar="FILE.yaml",
-        help="zones and what crossing them takes, classes and what waiting is worth to them (default: one zone)",
+        help="zones and what crossing them takes, classes and what waiting is worth to them, limits of tenants and"
+        " models (default: one zone, no limits)",
     )
     parser.add_argument(
         "--zone",
@@ -204,7 +206,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         help="says which requests belong together (default %(default)s)",
     )
     for name, what in (
-        ("tenant", "names the tenant; `authorization` is known by its digest alone"),
+        ("tenant", "names the tenant; a key (`authorization`, `x-api-key`) is known by its digest alone"),
         ("priority", "holds the priority, a whole number, lower is more urgent"),
         ("timeout", "holds the seconds (or 250ms) that the caller waits"),
         ("class", "is interactive, long_context or batch"),
@@ -268,6 +270,7 @@ def rules(args: argparse.Namespace) -> Rules:
         strict=args.strict_limits,
         destination=Destination(args.destination),
         body_limit_bytes=args.body_limit_bytes,
+        limits=limits(args),
     )
 
 
@@ -283,9 +286,21 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def _operator(args: argparse.Namespace) -> OperatorPolicy:
+    return OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+
+
+def limits(args: argparse.Namespace) -> Limits:
+    """Return the limits of tenants and models. Raises ConfigError."""
+    found = _operator(args).limits
+    if not args.tenant_header and any(rule.tenants is not None for rule in found.rules):
+        raise ConfigError(f"{args.policy_file}: limits of tenants need --tenant-header, which tells them apart")
+    return found
+
+
 def policy(args: argparse.Namespace) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
-    operator = OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+    operator = _operator(args)
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,

@@ -94,11 +94,11 @@ def _allowed_headers(settings: EnvoySettings) -> str:
     """Expression of the headers that the service may set.
 
     Envoy refuses expressions of more than 100 RE2 instructions, about one a character: of partners the names' beginning
-    has to do.
+    has to do, and of x-ratelimit-* and anthropic-ratelimit-* what they have in common.
     """
     partners = "|".join(re.escape(name[:_PARTNER_CHARACTERS]) for name in settings.partner_headers)
     ours = re.escape(settings.cluster_header) + (f"|(?:{partners}).*" if partners else "")
-    return f"{ours}|x-extproc-.*|content-type|retry-after"
+    return f"{ours}|.*-(?:extproc|ratel).*|(?:content|retry)-.*|:path"
 
 
 def grpc_service(*, retry: bool = False) -> GrpcService:

@@ -22,7 +22,7 @@ OWN_SUFFIX = "/own"  # of the name of an instance's cluster without its alternat
 MIN_BODY_BYTES = 64 * 1024  # also a connection's buffer
 MAX_BODY_BYTES = 120 * 1024 * 1024  # with its framing, what the service takes in one gRPC message
 
-MAX_HEADER_CHARS = 48  # Envoy takes no longer expressions for the headers that the service may set
+MAX_HEADER_CHARS = 40  # Envoy takes no longer expressions for the headers that the service may set
 MAX_RETRIES = 5  # Envoy takes no longer expressions for what counts them
 _DURATIONS = (
     "message_timeout_s",

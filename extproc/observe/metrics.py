@@ -12,12 +12,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.core.fleet.degradation import Rung
+from extproc.core.limits.counts import LimitCounts
 from extproc.core.reasons.measured import prediction_errors
 from extproc.core.tokens.output_lengths import Calibration
 from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import RequestClass
+from extproc.observe.limit_metrics import limit_metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
@@ -75,6 +77,7 @@ class Gauges:
     strict_unsettled: int | None = None  # requests that Redis did not settle in time; None without strict mode
     held: Mapping[RequestClass, int] | None = None  # requests, by class; None without admission
     left: Mapping[RequestClass, int] = field(default_factory=dict)  # whose stream ended while they were held
+    limits: LimitCounts | None = None  # None without limits
 
 
 class Metrics:
@@ -214,6 +217,8 @@ class _LiveGauges(Collector):
         yield from _of_guards(gauges.guards)
         if gauges.held is not None:
             yield from _of_holding(gauges.held, gauges.left)
+        if gauges.limits is not None:
+            yield from limit_metrics(gauges.limits)
         if gauges.strict_unsettled is not None:
             text = "Requests that Redis did not settle within the budget."
             yield CounterMetricFamily("extproc_strict_unsettled", text, gauges.strict_unsettled)

@@ -11,11 +11,13 @@ import msgspec
 from extproc.adapters import yaml_files
 from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
+from extproc.core.limits.rules import Limits
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
+from extproc.policy_file.limits import LimitsSection, limits_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
 
@@ -26,6 +28,7 @@ class OperatorPolicy:
     zones: Zones = field(default_factory=Zones)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     admission: Admission | None = None  # None: nothing is held
+    limits: Limits = field(default_factory=Limits)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +39,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     priority_step: float | None = None
     priority_span: int | None = None
     admission: AdmissionSection | None = None
+    limits: LimitsSection = LimitsSection()
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -46,6 +50,7 @@ def load_policy(path: Path) -> OperatorPolicy:
             zones=zones_of(file.own_zone, file.crossings, file.unlisted),
             classes=classes_of(file.classes, file.priority_step, file.priority_span),
             admission=admission_of(file.admission),
+            limits=limits_of(file.limits),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -17,6 +17,7 @@ from extproc.adapters.destinations import Gate
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
+from extproc.adapters.rate_limits import RateLimits
 from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
@@ -65,9 +66,11 @@ async def serve(settings: ServeSettings) -> None:
     ladder = LadderWatch(router, feed)
     rules = replace(settings.rules, counted_models=tokenizers.models)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
+    charges = RateLimits(registry.link, registry.base, name, rules.limits) if rules.limits.rules else None
     metrics = Metrics(
-        lambda: gauges(
-            router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding
+        lambda: replace(
+            gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding),
+            limits=charges.counts if charges is not None else None,
         )
     )
     observer = Observer(metrics, partial(kind_of, router))
@@ -81,6 +84,7 @@ async def serve(settings: ServeSettings) -> None:
         partial(counted_by, tokenizers),
         strict,
         settings.max_streams,
+        charges,
     )
     service = Service(shell)
     bookings.on_heard = service.holding.stir
@@ -101,8 +105,9 @@ async def serve(settings: ServeSettings) -> None:
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
         ]
-        if strict is not None:
-            tasks.append(begin("strict bookings", strict.run()))
+        for what, counting in (("strict bookings", strict), ("limits", charges)):
+            if counting is not None:
+                tasks.append(begin(what, counting.run()))
         try:
             pages_port = await admin.start(settings.pages, settings.access)
             port = service.bind(settings.listen, certificates, settings.access)

@@ -18,17 +18,19 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.addresses import Access, Endpoint
 from extproc.core.health.verdict import Attempt
+from extproc.core.limits.charge import settlement
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
+from extproc.server.charges import Charges
 from extproc.server.holding import Holding
-from extproc.stream.errands import CountTokens, Errand, Hold, TakePlace
+from extproc.stream.errands import Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders
+from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -66,6 +68,7 @@ class Shell:
     count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
     places: Places | None = None  # needed for `rules.strict`
     max_streams: int = 20_000  # requests under way at once
+    charges: Charges | None = None  # needed for `rules.limits`
 
 
 class ExtProc:
@@ -153,6 +156,8 @@ class ExtProc:
                     result: object = await shell.count(step) if shell.count else None
                 case TakePlace():
                     result = await shell.places.take(step) if shell.places else 0
+                case Charge():
+                    result = await shell.charges.charge(step) if shell.charges else None
                 case _:
                     return step
             step = exchange.resume(result, shell.clock(), shell.draw())
@@ -163,6 +168,8 @@ class ExtProc:
         exchange.close(shell.clock())
         if shell.places:
             shell.places.release(exchange_id)
+        if shell.charges:
+            shell.charges.release(exchange_id)
         self._holding.forget(exchange_id)
         self._holding.stir()
         self._open_streams -= 1
@@ -192,6 +199,8 @@ class ExtProc:
         for reply in replies:
             answer = wire.encode_reply(reply, shell.cluster_header)
             shell.observer.replied(exchange, reply, shell.clock() - began_s)
+            if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
+                shell.charges.handed_over(exchange.request.id)
             if isinstance(reply, PassOn):
                 self._warn(reply.reason)
             yield answer
@@ -254,6 +263,8 @@ class AccessLog:
         else:
             shell.router.learn(entry, shell.clock())
             shell.observer.finished(entry)
+            if shell.charges and (mended := settlement(entry)) is not None:
+                shell.charges.settle(mended)
 
     def _tell_trust(self) -> None:
         news = self._shell.router.trust.news

@@ -1,7 +1,7 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
-    body -> prompt -> request -> counted, if that could change the decision -> let in, perhaps held before -> a place
-    taken, in strict mode -> RouteTo
+    body -> prompt -> request -> within its limits -> counted, if that could change the decision -> let in, perhaps held
+    before -> a place taken, in strict mode -> RouteTo
 
 It may end sooner: with an Answer where the client or the fleet is at fault, with PassOn where Envoy guesses better.
 """
@@ -9,10 +9,12 @@ It may end sooner: with an Answer where the client or the fleet is at fault, wit
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 from extproc.api import errors
 from extproc.api.body import BodyError
 from extproc.api.paths import Endpoint
+from extproc.api.renaming import renamed
 from extproc.core.eligibility.counting import wish_for
 from extproc.core.features import request_of, with_count, with_ids
 from extproc.core.reasons.retry_after import retry_after_s
@@ -24,8 +26,11 @@ from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
 from extproc.stream.held import Admitting
-from extproc.stream.messages import Answer, PassOn, RequestBody, RouteTo
+from extproc.stream.limited import limited
+from extproc.stream.messages import MODEL_HEADER, Answer, Headers, PassOn, RequestBody, RouteTo
 from extproc.stream.rules import Rules
+
+_HEADER_TEXT = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # what a header's value may hold as it is
 
 End = RouteTo | Answer | PassOn
 """The reply to the whole body."""
@@ -37,6 +42,7 @@ class Head:
 
     endpoint: Endpoint
     caller: Caller
+    path: str = ""
     content_type: str = ""
     gateway: Gateway | None = None  # None: a proxy that balances by itself what is not decided upon
 
@@ -53,6 +59,8 @@ class Course:
         self.request: Request | None = None
         self.decision: Decision | None = None
         self.decided_at_s = 0.0
+        self.headers: Headers = ()  # of the answer, whoever gives it
+        self._receipt = ""  # for what was charged to limits
 
     def steps(self, body: bytes, now: float, draw: float) -> Steps[End]:
         """From the body to the reply. `now` in seconds, `draw` in [0, 1) for near-ties."""
@@ -61,16 +69,35 @@ class Course:
         except BodyError as error:
             return answer(errors.bad_body(error, self.dialect))
         request = self._request(prompt, now, len(body))
+        charged = yield from limited(self._rules.limits, request, self.dialect, now, draw)
+        now, draw, self.headers, self._receipt = charged.now, charged.draw, charged.headers, charged.receipt
+        if charged.refusal is not None:
+            return answer(charged.refusal)
         if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self.pass_on("no_model", draw)
         if self._may_count(prompt):
             request, now, draw = yield from self._counted(request, prompt, now, draw)
-        del body, prompt  # it may be held for long
+        asked = prompt.model
+        del prompt  # it may be held for long
         decide = self._placed if self._rules.strict else self._decided
         decision, now, draw = yield from decide(request, now, draw)
         if decision.chosen is None:
             return self._turned_away(request, decision, now, draw)
-        return route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
+        assert self.request is not None  # as it was decided upon
+        gateway = self._head.gateway is not None
+        reply = route_to(self._router, self.request, decision, self._rules, in_header=gateway)
+        if self._receipt:
+            reply = replace(reply, features=replace(reply.features, charge=self._receipt))
+        return self._renamed(reply, body, asked, self.request.model)
+
+    def _renamed(self, reply: RouteTo, body: bytes, old: str, new: str) -> RouteTo:
+        """The reply that also names the model that was chosen, where the client's call names another."""
+        if new == old:
+            return reply
+        head = self._head
+        changed = renamed(head.endpoint, head.path, head.content_type, body, old, new)
+        self.headers = (*self.headers, (MODEL_HEADER, quote(new, safe=_HEADER_TEXT)))
+        return replace(reply, path=changed.path, body=changed.body)
 
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for. Raises BodyError."""
@@ -127,7 +154,7 @@ class Course:
     ) -> Steps[tuple[Decision, float, float]]:
         """The decision. `full`: keys of instances without a place left over all routers."""
         choice, now, draw = yield from self._admitting.steps((Option(request),), now, draw, full)
-        self.decision, self.decided_at_s = choice.decision, now
+        self.request, self.decision, self.decided_at_s = choice.option.request, choice.decision, now
         return choice.decision, now, draw
 
     def _placed(self, request: Request, now: float, draw: float) -> Steps[tuple[Decision, float, float]]:
@@ -145,7 +172,8 @@ class Course:
                 decision = self.decision = decision.with_chosen(place)
                 assert decision.chosen is not None
                 if place:
-                    self._router.place(request, decision.chosen, now, decision.partner)
+                    assert self.request is not None
+                    self._router.place(self.request, decision.chosen, now, decision.partner)
                 return decision, now, draw
             self._router.release(self._id, now)
             full |= {each.key for each in ranked}

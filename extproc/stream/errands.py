@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from extproc.core.limits.rules import Bucket
 from extproc.core.values.request import Countable, RequestClass
 
 
@@ -35,6 +36,17 @@ class TakePlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """Charge a request to these limits, all or none; comes back with a Verdict, None if nobody could tell in time."""
+
+    request_id: str
+    tenant: str
+    model: str  # as the client named it
+    tokens: int
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Wait for the request's turn; comes back with its Choice, None if it is not to wait any longer.
 
@@ -49,7 +61,7 @@ class Hold:
     full: frozenset[str] = frozenset()
 
 
-Errand = CountTokens | TakePlace | Hold
+Errand = CountTokens | TakePlace | Charge | Hold
 
 
 @dataclass(frozen=True, slots=True)

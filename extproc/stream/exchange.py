@@ -14,6 +14,7 @@ States and what may come in each:
     ROUTED      ResponseHeaders             ROUTED: Continue or Annotate
                 RequestBody                 ROUTED: no reply in FULL_DUPLEX (Envoy may send a body's end twice)
     PASSED      RequestBody                 PASSED: goes on unchanged
+                ResponseHeaders             PASSED: Continue or Annotate
     ANSWERED    RequestBody                 ANSWERED: no reply if it was collected; Envoy had sent it before our answer
     any         ResponseBody, Trailers      the same: goes on unchanged
 
@@ -44,12 +45,14 @@ from extproc.stream.errands import Errand, Hold, Resumed, Steps
 from extproc.stream.held import MARGIN_S
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
+    EXPLANATION_HEADER,
     TRAILERS_HEADER,
     Annotate,
     Answer,
     BodyMode,
     Continue,
     HandBack,
+    Headers,
     Message,
     MoreTime,
     OutOfOrderError,
@@ -95,6 +98,7 @@ class Exchange:
         self._steps: Steps[End] | None = None  # while they go on
         self._intake: Intake | None = None  # of a body that is collected
         self._trailers = False  # they ended that body
+        self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
         self._asked = False  # Envoy for more time
         self.trace_id = ""
@@ -130,6 +134,8 @@ class Exchange:
                 return self._decide(message.body, now, draw)
             case _State.ROUTED, ResponseHeaders():
                 return (self._served(message, now),)
+            case _State.PASSED, ResponseHeaders():
+                return (self._annotated(self._headers),)
             case _State.COLLECTING, RequestBody():
                 return self._collect(message, now, draw)
             case _State.COLLECTING, Trailers(of_request=True):
@@ -189,12 +195,19 @@ class Exchange:
         known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
         return known if course.held_s is None else replace(known, held_s=course.held_s)
 
-    def _explanation(self, upstream: str = "") -> str:
-        known = self.material()
-        return "" if known is None else as_line(explain(known, self.trace_id), upstream)
+    @property
+    def _headers(self) -> Headers:
+        """What the client is told in the answer's headers, whoever answers."""
+        return self._course.headers if self._course else ()
+
+    def _explanation(self, upstream: str = "") -> Headers:
+        """The header that tells why, if the caller is to be told and there is something to tell."""
+        known = self.material() if self._explains else None
+        return () if known is None else ((EXPLANATION_HEADER, as_line(explain(known, self.trace_id), upstream)),)
 
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
+        self._has_length = "content-length" in head.headers
         if self._rules.answer_models and is_models_page(head.method, head.path):
             return self._end(answer(errors.Refusal(200, "models", models_page(self._router.fleet.members()))))
         endpoint = endpoint_for(head.method, head.path)
@@ -220,7 +233,7 @@ class Exchange:
         if head.subset is not None:
             caller = confined(caller, head.subset)
         content_type, gateway = head.headers.get("content-type", ""), self._gateway(head)
-        known = Head(endpoint=endpoint, caller=caller, content_type=content_type, gateway=gateway)
+        known = Head(endpoint=endpoint, caller=caller, path=head.path, content_type=content_type, gateway=gateway)
         self._course = Course(self._router, self._id, self._rules, known)
 
     def _gateway(self, head: RequestHeaders) -> Gateway | None:
@@ -266,12 +279,17 @@ class Exchange:
         """The reply to the body; if it was collected, to its headers, and then the body goes on."""
         self._steps = None
         intake = self._intake
+        if intake is None and isinstance(reply, RouteTo) and reply.body is not None and self._has_length:
+            # Envoy answers 500 if the two differ. A length where there was none would not go with chunks or trailers.
+            reply = replace(reply, headers=(*reply.headers, ("content-length", str(len(reply.body)))))
         if intake is None or isinstance(reply, Answer):
             return self._end(reply)
-        reply = replace(reply, to=RequestHeaders)
-        if isinstance(reply, RouteTo) and self._trailers and self._mode is BodyMode.FULL_DUPLEX:
-            reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
-        onward = intake.onward(ended=not self._trailers)
+        reply, instead = replace(reply, to=RequestHeaders), None
+        if isinstance(reply, RouteTo):
+            reply, instead = replace(reply, body=None), reply.body
+            if self._trailers and self._mode is BodyMode.FULL_DUPLEX:
+                reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
+        onward = intake.onward(ended=not self._trailers, instead=instead)
         return (*self._end(reply), *onward, *((Continue(Trailers),) if self._trailers else ()))
 
     def _end(self, reply: End) -> Replies:
@@ -283,11 +301,13 @@ class Exchange:
                 self._state = _State.PASSED
             case Answer():
                 self._state = _State.ANSWERED
-                if self._explains:
-                    reply = replace(reply, explanation=self._explanation())
+                reply = replace(reply, headers=(*self._headers, *self._explanation()))
         return (reply,)
 
     def _served(self, head: ResponseHeaders, now: float) -> Reply:
         if self.request is not None:
             self._router.served_by(self.request, head.upstream, now, head.status)
-        return Annotate(self._explanation(head.upstream)) if self._explains else Continue(ResponseHeaders)
+        return self._annotated((*self._headers, *self._explanation(head.upstream)))
+
+    def _annotated(self, headers: Headers) -> Reply:
+        return Annotate(headers) if headers else Continue(ResponseHeaders)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody
+from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody, Substitute
 
 COLLECTED = frozenset({BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY})
 """Modes of which this file speaks."""
@@ -20,6 +20,9 @@ UNSEEN = {
     BodyMode.BUFFERED_PARTIAL: "truncated_body",
 }
 """Why requests with a body are passed on, by the mode in which Envoy may show us no whole one."""
+
+CHUNK_BYTES = 256 * 1024
+"""Of a body in the client's place, how much goes into one message: all of it at once would take twice its memory."""
 
 
 class Intake:
@@ -51,15 +54,25 @@ class Intake:
         """The body so far."""
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
-    def onward(self, *, ended: bool) -> Replies:
-        """Replies that let the body go on; it is forgotten then.
+    def onward(self, *, ended: bool, instead: bytes | None = None) -> Replies:
+        """Replies that let the body go on, or what is sent in place of it; it is forgotten then.
 
         `ended`: its last chunk has come. Else trailers have, and no chunk is marked as the last.
         """
         chunks, self._chunks = self._chunks, []
         if self._mode is BodyMode.STREAMED_EARLY:
-            return tuple(Continue(RequestBody) for _ in chunks)
+            if instead is None:
+                return tuple(Continue(RequestBody) for _ in chunks)
+            # Envoy wants as many replies as it sent chunks.
+            return tuple(map(Substitute, _cut(instead, -(-len(instead) // len(chunks)), len(chunks))))
+        if instead is not None:
+            chunks = list(_cut(instead, CHUNK_BYTES, -(-len(instead) // CHUNK_BYTES)))
         return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=ended))
+
+
+def _cut(body: bytes, size: int, count: int) -> Iterator[bytes]:
+    """The body in so many chunks of that size; the last ones may be shorter, or empty."""
+    return (body[number * size : (number + 1) * size] for number in range(count))
 
 
 def _handed_back(chunks: list[bytes], *, ended: bool) -> Iterator[Reply]:

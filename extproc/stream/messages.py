@@ -11,6 +11,8 @@ from extproc.errors import ExtprocError
 
 EXPLANATION_HEADER = "x-extproc-explanation"
 """Header of the answer that tells a trusted caller why."""
+MODEL_HEADER = "x-extproc-model"
+"""Header of the answer that tells which model gives it, where the request named another one."""
 ENDPOINTS_NAMESPACE = "envoy.lb"
 """Dynamic metadata that Envoy's load balancing reads."""
 ALTERNATIVES_KEY = "x-extproc-alternatives"
@@ -20,6 +22,10 @@ ENDPOINTS_HEADER = "x-gateway-destination-endpoint"
 """Header and metadata key of a request's endpoints, in order of preference."""
 TRAILERS_HEADER = "x-extproc-trailers"
 """Header of a request whose body is handed back and has trailers: it must not be retried (`control.routes`)."""
+
+
+Headers = tuple[tuple[str, str], ...]
+"""Names in lower case, and values of printable ASCII."""
 
 
 class OutOfOrderError(ExtprocError):
@@ -94,9 +100,9 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Let the answer's headers go on with one more, EXPLANATION_HEADER, for a caller who may see it."""
+    """Let the answer's headers go on with these set, whatever the engine had under their names."""
 
-    explanation: str  # printable ASCII
+    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +121,11 @@ class RouteTo:
     cluster: str  # "" where the proxy knows none
     endpoints: tuple[str, ...]
     features: Features
-    headers: tuple[tuple[str, str], ...] = ()  # more request headers to set, such as who computes the prompt
+    headers: Headers = ()  # more request headers to set, such as who computes the prompt
     to: type[Message] = RequestBody  # the message that this is the reply to
     alternatives: tuple[str, ...] = ()  # endpoints of whatever cluster to go to if the choice fails, best first
+    path: str | None = None  # to ask for in place of the client's; None: that
+    body: bytes | None = None  # to send in place of the client's; None: that
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ class Answer:
     body: bytes  # JSON
     reason: str  # for metrics and Envoy's logs; no spaces
     retry_after_s: int | None = None
-    explanation: str = ""  # for EXPLANATION_HEADER, "" if the caller is not to see one
+    headers: Headers = ()  # more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +148,21 @@ class MoreTime:
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """A chunk of a body on its way, unchanged (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
+    """A chunk of a body on its way (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
     body: bytes
     last: bool
     of_request: bool = True  # False: of the answer
 
 
-Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | MoreTime
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """What goes on in place of a chunk of the request's body (STREAMED_EARLY mode); of any length."""
+
+    body: bytes
+
+
+Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | Substitute | MoreTime
 
 Replies = tuple[Reply, ...]
 """To one message, in order; none at all where Envoy does not wait for one."""

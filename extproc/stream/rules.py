@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from extproc.api.caller import Trust
+from extproc.core.limits.rules import Limits
 
 TRACE_HEADER = "x-request-id"  # Envoy makes one if the client did not
 _BODY_LIMIT_BYTES = 32 * 1024 * 1024  # as of the Envoy that `extproc envoy-config` configures
@@ -27,6 +28,7 @@ class Rules:
     answer_models: bool = False  # GET /v1/models is answered from the registry, not passed on
     strict: bool = False  # a place is taken over all routers before a request is routed
     counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
+    limits: Limits = field(default_factory=Limits)
     destination: Destination = Destination.CLUSTER
     body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
@@ -17,6 +18,7 @@ from extproc.adapters.wire import WireError, decode_access_log, decode_message, 
 from extproc.core.values.outcome import Outcome
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
+    MODEL_HEADER,
     Annotate,
     Answer,
     BodyMode,
@@ -30,6 +32,7 @@ from extproc.stream.messages import (
     ResponseBody,
     ResponseHeaders,
     RouteTo,
+    Substitute,
     Trailers,
 )
 from tests.core.builders import features
@@ -47,6 +50,7 @@ FEATURES = features(
     batch_requests=3,
     batch_tokens=4000.5,
     engine_waiting=1,
+    charge="1500 1800000000123456 a model with spaces",
 )
 
 
@@ -289,13 +293,50 @@ def test_more_headers_of_a_route_are_set_beside_the_cluster() -> None:
     assert len({option.append_action for option in options}) == 1
 
 
-def test_an_explanation_becomes_a_header_of_the_answer_and_only_where_there_is_one() -> None:
+def test_more_headers_of_the_answer_replace_the_engines_own() -> None:
     """On an engine's answer by a mutation, on one of ours among its own headers."""
-    reply = ext_proc.ProcessingResponse.FromString(encode_reply(Annotate("why"), "x"))
-    (option,) = reply.response_headers.response.header_mutation.set_headers
-    assert (option.header.key, option.header.raw_value) == (EXPLANATION_HEADER, b"why")
-    for explanation in ("why", ""):
-        answer = Answer(503, b"{}", "not_ready", explanation=explanation)
-        reply = ext_proc.ProcessingResponse.FromString(encode_reply(answer, "x"))
-        values = {each.header.key: each.header.raw_value for each in reply.immediate_response.headers.set_headers}
-        assert values.get(EXPLANATION_HEADER, b"") == explanation.encode()
+    headers = ((EXPLANATION_HEADER, "why"), ("x-ratelimit-limit-requests", "60"))
+    reply = ext_proc.ProcessingResponse.FromString(encode_reply(Annotate(headers), "x"))
+    options = reply.response_headers.response.header_mutation.set_headers
+    assert [(each.header.key, each.header.raw_value.decode()) for each in options] == list(headers)
+    overwrite = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    assert {option.append_action for option in options} == {overwrite}
+    for more in (headers, ()):
+        reply = ext_proc.ProcessingResponse.FromString(encode_reply(Answer(503, b"{}", "not_ready", headers=more), "x"))
+        values = [(h.header.key, h.header.raw_value.decode()) for h in reply.immediate_response.headers.set_headers]
+        assert values == [("content-type", "application/json"), *more]
+
+
+def test_what_an_engine_says_in_our_name_is_taken_away_from_every_answer() -> None:
+    """Whether we have something to say or not; what we say comes in its place."""
+    ours = {EXPLANATION_HEADER, MODEL_HEADER}
+    for reply in (Continue(ResponseHeaders), Annotate(((MODEL_HEADER, "m"),)), Annotate(((EXPLANATION_HEADER, "y"),))):
+        answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x"))
+        mutation = answer.response_headers.response.header_mutation
+        told = {option.header.key for option in mutation.set_headers}
+        assert told == ({name for name, _ in reply.headers} if isinstance(reply, Annotate) else set())
+        assert set(mutation.remove_headers) == ours - told
+
+
+def test_another_body_and_another_path_become_mutations_only_where_there_are_such() -> None:
+    """An empty mutation would empty the body."""
+    plain = RouteTo("pool", ("10.0.0.1:80",), features())
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x-where"))
+    assert not answer.request_body.response.HasField("body_mutation")
+    named = dataclasses.replace(plain, path="/v2/models/m/generate", body=b"{}")
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(named, "x-where"))
+    assert answer.request_body.response.body_mutation.body == b"{}"
+    assert answer.request_body.response.clear_route_cache
+    options = answer.request_body.response.header_mutation.set_headers
+    assert {option.header.key: option.header.raw_value for option in options}[":path"] == b"/v2/models/m/generate"
+    other = dataclasses.replace(named, to=RequestHeaders, body=None)
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(other, "x"))
+    assert not answer.request_headers.response.HasField("body_mutation")
+
+
+@pytest.mark.parametrize("body", [b"", b"x"])
+def test_a_substitute_replaces_a_streamed_chunk(body: bytes) -> None:
+    """By nothing, too."""
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(Substitute(body), "x"))
+    assert answer.request_body.response.body_mutation.WhichOneof("mutation") == "body"
+    assert answer.request_body.response.body_mutation.body == body

@@ -15,7 +15,6 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
-from extproc.core.snapshot import Policy
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service, Shell
@@ -61,7 +60,7 @@ async def deciding(
     folder: Path,
     *,
     rules: Rules | None = None,
-    policy: Policy | None = None,
+    make: Callable[..., Router] = router,
     max_streams: int = 20_000,
     change: Callable[[dict[str, Any]], None] = lambda ext_proc: None,
     http2_upstream: bool = False,
@@ -72,6 +71,7 @@ async def deciding(
     """`change` edits the filter's configuration; `settings` are those of the Envoy.
 
     `one_pool`: both engines are known, `other` as the slower one, and in the pool that takes what names no cluster.
+    `make`: the router, of its instances.
     `before`: HTTP filters ahead of ours.
     `http2_upstream`: requests reach the engines through another Envoy, which is spoken to in HTTP/2.
     """
@@ -89,7 +89,7 @@ async def deciding(
             known.append(("o", f"{HOST}:{other.port}", "l40s"))
         cluster = "pool" if one_pool else "decided"
         facts: dict[str, Any] = {"cluster": cluster, "max_model_len_tokens": None, "kv_blocks": None}
-        made = router(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known), policy=policy)
+        made = make(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known))
         metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
         loop = asyncio.get_running_loop()
         shell = Shell(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 from extproc.api.caller import Trust
 from extproc.control.settings import RequestBodies, Shape
 from extproc.core.admission.admission import Admission
+from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.request import RequestClass
 from extproc.stream.rules import Rules
 from tests.control.deciding import CHAT, HELLO, Deciding, deciding
 from tests.control.parts import HOST, raw
-from tests.core.builders import MODEL
+from tests.core.builders import MODEL, router
 from tests.e2e.eventually import eventually
 
 TIMEOUT_S = 0.25  # after which Envoy goes on undecided if it is not asked for more
@@ -38,14 +40,15 @@ DIALECTS = {
 }
 
 
-def policy(**admission: Any) -> Policy:
-    return Policy(max_in_flight=1, admission=Admission(**admission), stale_after_s=3600.0)
+def admitting(**admission: Any) -> Callable[..., Router]:
+    """What makes a router with these rules, each of whose instances has one place."""
+    return partial(router, policy=Policy(max_in_flight=1, admission=Admission(**admission), stale_after_s=3600.0))
 
 
 @asynccontextmanager
 async def full(folder: Path, **settings: Any) -> AsyncIterator[Deciding]:
     """One instance with one place, which is taken until the test sets `chosen.held`."""
-    changes: dict[str, Any] = {"rules": RULES, "policy": policy(), "message_timeout_s": TIMEOUT_S} | settings
+    changes: dict[str, Any] = {"rules": RULES, "make": admitting(), "message_timeout_s": TIMEOUT_S} | settings
     async with deciding(folder, **changes) as setup:
         setup.chosen.held = asyncio.Event()
         first = asyncio.create_task(ask(setup, b"first"))
@@ -129,8 +132,8 @@ async def test_what_cannot_be_served_in_time_is_refused_in_the_clients_own_form(
 ) -> None:
     """With when to come again, and to those who may know it with the reason."""
     path, body = DIALECTS[dialect]
-    rules = policy(max_hold_s=dict.fromkeys(RequestClass, 2 * TIMEOUT_S))
-    async with full(tmp_path, body_mode=mode, shape=shape, policy=rules) as setup:
+    rules = admitting(max_hold_s=dict.fromkeys(RequestClass, 2 * TIMEOUT_S))
+    async with full(tmp_path, body_mode=mode, shape=shape, make=rules) as setup:
         status, head, answer = await raw(setup.port, "POST", path, LONG + "x-why: 1\r\n", body)
         assert status == 503
         fields = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
@@ -146,7 +149,7 @@ async def test_what_cannot_be_served_in_time_is_refused_in_the_clients_own_form(
 
 
 async def test_who_finds_no_room_to_wait_is_refused_at_once(tmp_path: Path) -> None:
-    async with full(tmp_path, policy=policy(max_held_requests=1)) as setup:
+    async with full(tmp_path, make=admitting(max_held_requests=1)) as setup:
         second = asyncio.create_task(ask(setup, b"second"))
         await eventually(held(setup), lambda number: number == 1)
         status, _, answer = await ask(setup, b"third")

@@ -19,6 +19,7 @@ from extproc.stream.messages import (
     ENDPOINTS_HEADER,
     ENDPOINTS_NAMESPACE,
     EXPLANATION_HEADER,
+    MODEL_HEADER,
     Annotate,
     Answer,
     BodyMode,
@@ -33,6 +34,7 @@ from extproc.stream.messages import (
     ResponseBody,
     ResponseHeaders,
     RouteTo,
+    Substitute,
     Trailers,
 )
 
@@ -43,6 +45,7 @@ _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET_KEY = "x-gateway-destination-endpoint-subset"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 
+_OURS = (EXPLANATION_HEADER, MODEL_HEADER)  # of the answer: an engine cannot set them
 _EARLY = BodyMode.STREAMED_EARLY
 _STREAMED = ProcessingMode.STREAMED
 _BODY_MODES = {
@@ -134,12 +137,13 @@ def _value(header: Any) -> str:
 
 
 def _continue_replies() -> dict[Continue, bytes]:
-    go_on = ext_proc.HeadersResponse()
+    go_on, answer_on = ext_proc.HeadersResponse(), ext_proc.HeadersResponse()
+    answer_on.response.header_mutation.remove_headers.extend(_OURS)
     body, trailers = ext_proc.BodyResponse(), ext_proc.TrailersResponse()
     answers = {
         Continue(RequestHeaders): ext_proc.ProcessingResponse(request_headers=go_on),
         Continue(RequestBody): ext_proc.ProcessingResponse(request_body=body),
-        Continue(ResponseHeaders): ext_proc.ProcessingResponse(response_headers=go_on),
+        Continue(ResponseHeaders): ext_proc.ProcessingResponse(response_headers=answer_on),
         Continue(ResponseBody): ext_proc.ProcessingResponse(response_body=body),
         Continue(Trailers, True): ext_proc.ProcessingResponse(request_trailers=trailers),
         Continue(Trailers, False): ext_proc.ProcessingResponse(response_trailers=trailers),
@@ -167,6 +171,8 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
             return _hand_back(reply)
         case MoreTime():
             return _more_time(reply)
+        case Substitute():
+            return _substitute(reply)
 
 
 def _more_time(reply: MoreTime) -> bytes:
@@ -184,9 +190,19 @@ def _hand_back(reply: HandBack) -> bytes:
     return bytes(answer.SerializeToString())
 
 
+def _substitute(reply: Substitute) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    answer.request_body.response.body_mutation.body = reply.body
+    return bytes(answer.SerializeToString())
+
+
 def _annotate(reply: Annotate) -> bytes:
     answer = ext_proc.ProcessingResponse()
-    _set_header(answer.response_headers.response.header_mutation, EXPLANATION_HEADER, reply.explanation)
+    mutation = answer.response_headers.response.header_mutation
+    told = dict(reply.headers)
+    mutation.remove_headers.extend(name for name in _OURS if name not in told)
+    for name, value in reply.headers:
+        _set_header(mutation, name, value)
     return bytes(answer.SerializeToString())
 
 
@@ -197,6 +213,10 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
         _set_header(common.header_mutation, cluster_header, reply.cluster)
     for name, value in reply.headers:
         _set_header(common.header_mutation, name, value)
+    if reply.path is not None:
+        _set_header(common.header_mutation, ":path", reply.path)
+    if reply.body is not None:
+        common.body_mutation.body = reply.body
     endpoints = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
     endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
     endpoints[ALTERNATIVES_KEY].string_value = ",".join(reply.alternatives)
@@ -229,8 +249,8 @@ def _answer(reply: Answer) -> bytes:
     _set_header(immediate.headers, "content-type", "application/json")
     if reply.retry_after_s is not None:
         _set_header(immediate.headers, "retry-after", str(reply.retry_after_s))
-    if reply.explanation:
-        _set_header(immediate.headers, EXPLANATION_HEADER, reply.explanation)
+    for name, value in reply.headers:
+        _set_header(immediate.headers, name, value)
     return bytes(answer.SerializeToString())
 
 

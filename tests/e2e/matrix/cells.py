@@ -28,6 +28,7 @@ from tests.e2e.matrix.house import BODY_LIMIT_BYTES, Family, House
 from tests.envoy_process import EnvoyProcess, kept_port
 
 _NOBODY = "nobody"  # the cluster of a service that is not there
+_RENAMER = "renamer"  # the cluster of `renamer`, and the listener before it
 
 
 class Door(StrEnum):
@@ -50,13 +51,14 @@ class Building:
     house: House
     envoy: EnvoyProcess
     ports: dict[Door, int]
+    renaming: int  # port
 
-    async def healthy(self, wanted: bool = True) -> None:
+    async def healthy(self, wanted: bool = True, cluster: str = EXTPROC_CLUSTER) -> None:
         """Wait until Envoy's check finds the service as is wanted."""
 
         async def healthy_workers() -> int:
-            stats = await asyncio.to_thread(self.envoy.stats, f"cluster.{EXTPROC_CLUSTER}.membership_healthy")
-            return stats.get(f"cluster.{EXTPROC_CLUSTER}.membership_healthy", -1)
+            stats = await asyncio.to_thread(self.envoy.stats, f"cluster.{cluster}.membership_healthy")
+            return stats.get(f"cluster.{cluster}.membership_healthy", -1)
 
         await eventually(healthy_workers, lambda count: count == int(wanted), 60.0)
 
@@ -95,6 +97,10 @@ class Cell:
         """Send a request; by default a small chat."""
         wanted = Ask(pieces=[self.chat()] if pieces is None else pieces, **ask)
         return await send(self.http, self.building.ports[door], wanted)
+
+    async def ask_renamer(self, pieces: Sequence[bytes], **ask: Any) -> Got:
+        """Send a request to where an alias stands for a model."""
+        return await send(self.http, self.building.renaming, Ask(pieces=pieces, **ask))
 
     async def script(self, script: str, door: Door = Door.MAIN, model: str = "") -> Got:
         """Send a small chat whose engine is to follow a script; by default one that has a second choice."""
@@ -170,11 +176,14 @@ async def open_building(house: House, mode: RequestBodies, shape: Shape, folder:
     )
     ports = {door: kept_port() for door in Door}
     values = _with_doors(settings, ports)
+    renaming = kept_port()
+    _add_renamer(values, settings, renaming, house.renamer_port)
     envoy = EnvoyProcess(values, folder)
     try:
         await asyncio.to_thread(envoy.start)
-        building = Building(mode, family, house, envoy, ports)
+        building = Building(mode, family, house, envoy, ports, renaming)
         await building.healthy()
+        await building.healthy(cluster=_RENAMER)
         yield building
     finally:
         await asyncio.to_thread(envoy.stop)
@@ -188,15 +197,32 @@ def _with_doors(settings: EnvoySettings, ports: dict[Door, int]) -> dict[str, An
         closed = door in (Door.DOWN_CLOSED, Door.QUICK_CLOSED, Door.MAIN_CLOSED)
         timeout_s = settings.message_timeout_s if door in (Door.MAIN, Door.MAIN_CLOSED) else 0.25
         changed = replace(settings, listen=(HOST, port), fail_closed=closed, message_timeout_s=timeout_s)
-        (listener,) = bootstrap(changed)["static_resources"]["listeners"]
-        if door in (Door.DOWN, Door.DOWN_CLOSED):
-            listener = json.loads(json.dumps(listener).replace(f'"{EXTPROC_CLUSTER}"', f'"{_NOBODY}"'))
-        listeners.append(listener | {"name": str(door)})
-    clusters = values["static_resources"]["clusters"]
-    (nobody,) = (copy.deepcopy(cluster) for cluster in clusters if cluster["name"] == EXTPROC_CLUSTER)
-    nobody["name"] = nobody["load_assignment"]["cluster_name"] = _NOBODY
-    for group in nobody["load_assignment"]["endpoints"]:
-        for host in group["lb_endpoints"]:
-            host["endpoint"]["address"]["socket_address"]["port_value"] = kept_port()
-    clusters.append(nobody)
+        service = _NOBODY if door in (Door.DOWN, Door.DOWN_CLOSED) else EXTPROC_CLUSTER
+        listeners.append(_listener(changed, str(door), service))
+    _add_service(values, _NOBODY, kept_port())
     return values
+
+
+def _add_renamer(values: dict[str, Any], settings: EnvoySettings, port: int, renamer_port: int) -> None:
+    """A listener whose service knows aliases."""
+    changed = replace(settings, listen=(HOST, port))
+    values["static_resources"]["listeners"].append(_listener(changed, _RENAMER, _RENAMER))
+    _add_service(values, _RENAMER, renamer_port)
+
+
+def _listener(settings: EnvoySettings, name: str, service: str) -> dict[str, Any]:
+    """The listener of these settings, before the service of another cluster."""
+    (listener,) = bootstrap(settings)["static_resources"]["listeners"]
+    changed: dict[str, Any] = json.loads(json.dumps(listener).replace(f'"{EXTPROC_CLUSTER}"', f'"{service}"'))
+    return changed | {"name": name}
+
+
+def _add_service(values: dict[str, Any], name: str, port: int) -> None:
+    """A cluster like that of the service, of this port."""
+    clusters = values["static_resources"]["clusters"]
+    (made,) = (copy.deepcopy(cluster) for cluster in clusters if cluster["name"] == EXTPROC_CLUSTER)
+    made["name"] = made["load_assignment"]["cluster_name"] = name
+    for group in made["load_assignment"]["endpoints"]:
+        for host in group["lb_endpoints"]:
+            host["endpoint"]["address"]["socket_address"]["port_value"] = port
+    clusters.append(made)

@@ -17,6 +17,7 @@ from tests.e2e.matrix.cells import Building, Cell, open_building
 from tests.e2e.matrix.clients import Http
 from tests.e2e.matrix.engines import Engine
 from tests.e2e.matrix.house import Family, House
+from tests.e2e.matrix.renamer import Renamer, open_renamer
 from tests.redis_server import RedisServer
 
 BUILDINGS = [
@@ -34,10 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
-    folder = tmp_path_factory.mktemp("matrix")
+async def families() -> AsyncIterator[dict[Shape, Family]]:
     async with AsyncExitStack() as stack:
-        redis = stack.enter_context(RedisServer("valkey", folder))
         families = {}
         for shape in Shape:
             engines = [Engine(f"{shape}-{name}") for name in ("first", "second", "open")]
@@ -45,10 +44,27 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
                 await engine.start()
                 stack.push_async_callback(engine.stop)
             families[shape] = Family(shape, *engines)
+        yield families
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def renamer(families: dict[Shape, Family]) -> AsyncIterator[Renamer]:
+    """The service that knows aliases."""
+    async with open_renamer(families.values()) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def house(
+    tmp_path_factory: pytest.TempPathFactory, families: dict[Shape, Family], renamer: Renamer
+) -> AsyncIterator[House]:
+    folder = tmp_path_factory.mktemp("matrix")
+    async with AsyncExitStack() as stack:
+        redis = stack.enter_context(RedisServer("valkey", folder))
         registry = await stack.enter_async_context(Registry(redis.url))
         processes = await stack.enter_async_context(Processes(folder))
         http = await stack.enter_async_context(HttpClient(timeout_s=30.0))
-        made = House(folder, redis, registry, processes, http, families)
+        made = House(folder, redis, registry, processes, http, families, renamer.port)
         publishing = asyncio.create_task(made.keep_publishing())
         stack.callback(publishing.cancel)
         await made.start_service()

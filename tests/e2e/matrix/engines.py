@@ -117,6 +117,17 @@ async def _status(engine: Engine, writer: asyncio.StreamWriter, argument: str) -
     _answer(writer, int(status), "application/json", b'{"of":"the engine"}', *more)
 
 
+async def _limits(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
+    """Answer with limits of the engine's own."""
+    _answer(writer, 200, "application/json", b"{}", "x-ratelimit-limit-requests: the engine's own")
+
+
+async def _claims(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
+    """Answer with a header of its own."""
+    name, _, value = argument.partition(" ")
+    _answer(writer, 200, "application/json", b"{}", f"{name}: {value}")
+
+
 async def _html(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
     _answer(writer, int(argument), "text/html", HTML)
 
@@ -184,6 +195,8 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 SCRIPTS: dict[str, Script] = {
     "json": _json,
     "status": _status,
+    "limits": _limits,
+    "claims": _claims,
     "html": _html,
     "encoded": _encoded,
     "bare": _bare,

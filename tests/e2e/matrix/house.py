@@ -115,6 +115,7 @@ class House:
     processes: Processes
     http: HttpClient
     families: dict[Shape, Family]
+    renamer_port: int
     port: int = field(default_factory=kept_port)  # of the service
     pages_port: int = field(default_factory=kept_port)
     service: Child | None = None

@@ -1,0 +1,108 @@
+"""Limits of tenants and models, in a policy file.
+
+limits:
+  on_loss: allow
+  budget_ms: 50
+  tenants: {acme: [7f1f...]}
+  rules:
+    - {tenants: "*", requests_per_minute: 60, tokens_per_minute: 100000}
+    - {tenants: [acme], requests_per_minute: unlimited, concurrent: 20}
+    - {models: [llama-70b], concurrent: 64}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import msgspec
+
+from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
+
+_MOST_BUDGET_MS = 200  # Envoy waits 250 ms for us, and then goes on without
+
+
+class LimitRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of some tenants and models."""
+
+    tenants: str | tuple[str, ...] | None = None
+    models: str | tuple[str, ...] | None = None
+    requests_per_minute: float | str | None = None
+    tokens_per_minute: float | str | None = None
+    concurrent: int | str | None = None
+    request_burst: int | None = None
+    token_burst: int | None = None
+
+
+class LimitsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole section."""
+
+    rules: tuple[LimitRule, ...] = ()
+    tenants: Mapping[str, tuple[str, ...]] = {}
+    on_loss: OnLoss = OnLoss.ALLOW
+    budget_ms: float = 50.0
+
+
+def limits_of(section: LimitsSection) -> Limits:
+    """The limits of a file. Raises ValueError."""
+    if not 0 < section.budget_ms <= _MOST_BUDGET_MS:
+        raise ValueError(f"limits: budget_ms must be more than 0, and {_MOST_BUDGET_MS} at the most")
+    rules = []
+    for number, rule in enumerate(section.rules, start=1):
+        try:
+            rules.append(_rule(rule))
+        except ValueError as error:
+            raise ValueError(f"limits: rule {number}: {error}") from error
+    try:
+        return Limits(tuple(rules), section.on_loss, section.budget_ms / 1000, _names(section.tenants))
+    except ValueError as error:
+        raise ValueError(f"limits: {error}") from error
+
+
+def _rule(rule: LimitRule) -> Rule:
+    requests, tokens = _limit(rule, "requests_per_minute"), _limit(rule, "tokens_per_minute")
+    concurrent = _limit(rule, "concurrent")
+    if requests is None and tokens is None and concurrent is None:
+        raise ValueError("it limits nothing: give requests_per_minute, tokens_per_minute or concurrent")
+    for burst, rate, name in ((rule.request_burst, requests, "request"), (rule.token_burst, tokens, "token")):
+        if burst is not None and (burst < 1 or rate in (None, inf)):
+            raise ValueError(f"{name}_burst must be 1 or more, and needs {name}s_per_minute")
+    return Rule(
+        tenants=_who(rule.tenants, "tenants"),
+        models=_who(rule.models, "models"),
+        requests_per_minute=requests,
+        tokens_per_minute=tokens,
+        concurrent=concurrent,
+        request_burst=rule.request_burst,
+        token_burst=rule.token_burst,
+    )
+
+
+def _limit(rule: LimitRule, name: str) -> float | None:
+    value = getattr(rule, name)
+    if value is None:
+        return None
+    if value == "unlimited":
+        return inf
+    if isinstance(value, str) or not 0 < value < inf:
+        raise ValueError(f"{name} must be a number of more than 0, or unlimited")
+    return float(value)
+
+
+def _who(names: str | tuple[str, ...] | None, what: str) -> frozenset[str] | None:
+    if names is None:
+        return None
+    if names == "*":
+        return EACH
+    if isinstance(names, str) or not names or "*" in names:
+        raise ValueError(f'{what} must be a list of names, or "*" for each; left out, all together')
+    return frozenset(names)
+
+
+def _names(tenants: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for tenant, told in tenants.items():
+        for each in told:
+            if names.setdefault(each, tenant) != tenant:
+                raise ValueError(f"tenants: {each} is both {names[each]} and {tenant}")
+    return names

@@ -1,0 +1,40 @@
+"""A request is held against the limits of its tenant and its model, before anything is decided of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.api.errors import Dialect, Refusal
+from extproc.api.limits import Headers, limit_headers, limits_unknown, over_limit
+from extproc.core.limits.charge import Receipt, Verdict, estimated_tokens, of_kind
+from extproc.core.limits.rules import Kind, Limits, OnLoss
+from extproc.core.values.request import Request
+from extproc.stream.errands import Charge, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """What came of it, and the time and the chance to go on with."""
+
+    now: float
+    draw: float
+    refusal: Refusal | None = None
+    headers: Headers = ()  # of the answer, whoever gives it
+    receipt: str = ""  # for `Features.charge`
+
+
+def limited(limits: Limits, request: Request, dialect: Dialect, now: float, draw: float) -> Steps[Limited]:
+    """Charge a request to its limits. One that no rule applies to costs nothing, not even a round trip."""
+    buckets = limits.buckets(request.tenant, request.model)
+    if not buckets:
+        return Limited(now, draw)
+    tokens = estimated_tokens(request)
+    resumed = yield Charge(request.id, request.tenant, request.model, tokens, buckets)
+    now, draw, verdict = resumed.now, resumed.draw, resumed.result
+    if not isinstance(verdict, Verdict):
+        return Limited(now, draw, limits_unknown(dialect) if limits.on_loss is OnLoss.REFUSE else None)
+    headers = limit_headers(verdict, dialect)
+    if not verdict.allowed:
+        return Limited(now, draw, over_limit(verdict, request.model, tokens, dialect), headers)
+    receipt = Receipt(tokens, verdict.at_us, request.tenant, request.model)
+    return Limited(now, draw, None, headers, receipt.text() if of_kind(buckets, Kind.TOKENS) else "")
