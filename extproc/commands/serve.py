@@ -300,6 +300,7 @@ def policy(args: argparse.Namespace) -> Policy:
         models=operator.models,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         hand_over=HandOver(args.hand_over),
+        admission=operator.admission,
     )
 
 

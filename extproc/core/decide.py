@@ -7,6 +7,7 @@ from itertools import chain
 
 import numpy as np
 
+from extproc.core.admission.bounds import Bounds, kept
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
 from extproc.core.prefixes.cached import Cached
 from extproc.core.pricing.cost import Pricing
@@ -17,12 +18,20 @@ from extproc.core.values.decision import Decision, Rejection
 from extproc.core.values.request import Request
 
 
-def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()) -> Decision:
+def decide(
+    request: Request,
+    snapshot: Snapshot,
+    now: float,
+    draw: float,
+    full: Set[str] = frozenset(),
+    bounds: Bounds | None = None,
+) -> Decision:
     """Choose the instance that completes `request` at the least cost.
 
     `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties; `full` are keys of instances
-    that are known to have no place left, whatever the snapshot says. Nothing is changed: the
-    caller books the choice. No fitting instance is a Decision without `chosen`, never an error.
+    that are known to have no place left, whatever the snapshot says. With `bounds` only those may be chosen that are
+    predicted to keep them, and none that answered "too much" a moment ago. Nothing is changed: the caller books the
+    choice. No fitting instance is a Decision without `chosen`, never an error.
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
@@ -33,11 +42,17 @@ def decide(request: Request, snapshot: Snapshot, now: float, draw: float, full: 
     found = with_kv_room(found, request, snapshot, hits.tokens())
     fit = found.fit
     rejected = _rejected(request, found, fit, snapshot, now, full, hits.tokens())
-    asked = chain((fit,), last_resorts(found, snapshot, now))
+    asked = chain((fit,), last_resorts(found, snapshot, now, pushed_back=bounds is None))
     eligible = next((each for each in asked if np.count_nonzero(each)), None)
     if eligible is None:
         return Decision(None, (), rejected)
     prices = Pricing(request, snapshot, now).prices(eligible, hits)
+    if bounds is not None:
+        held_to = kept(bounds, prices, eligible, request)
+        rejected += held_to.rejections(prices, eligible)
+        eligible = held_to.flags
+        if not np.count_nonzero(eligible):
+            return Decision(None, (), rejected)
     ranked = np.where(eligible, prices.total_s, np.inf).argsort(kind="stable")[: np.count_nonzero(eligible)]
     place = draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
     others = ranked[: place + 1 + snapshot.policy.alternatives].tolist()

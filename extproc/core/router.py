@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from math import ceil
 
+from extproc.core.admission.bounds import Bounds
+from extproc.core.admission.gate import Gate
+from extproc.core.admission.turns import Held, Turn
 from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.eligibility.limits import limits_of
@@ -66,6 +69,10 @@ class Router:
         self.ledger.on_adapter = self.adapters.note
         self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
         self._columns = Columns()
+        rules = self.policy.admission
+        self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
+        if self.gate is not None:
+            self.ledger.on_peer = self.gate.hear
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -114,16 +121,25 @@ class Router:
         """
         return self.choose_among((Option(request),), now, draw, full).decision
 
-    def choose_among(self, options: Sequence[Option], now: float, draw: float, full: Set[str] = frozenset()) -> Choice:
+    def choose_among(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        bounds: Bounds | None = None,
+    ) -> Choice:
         """Decide which of the models that may serve a request does, and where; book it there.
 
-        `options` are at least one; the rest is as in `choose`.
+        `options` are at least one; `bounds` is what may be predicted of each, None for anything; the rest is as in
+        `choose`.
         """
         snapshot = self.snapshot()
 
         def decided(option: Option) -> Decision:
             request = option.request
-            return paired(decide(request, snapshot, now, draw, full), request, snapshot, now, draw, full)
+            decision = decide(request, snapshot, now, draw, full, bounds)
+            return paired(decision, request, snapshot, now, draw, full, bounds)
 
         choice = choose_option(options, decided, self.policy, draw)
         decision = choice.decision
@@ -131,6 +147,38 @@ class Router:
             self.tail.add(decision.chosen.cost.ttft_s)
             self.book(choice.option.request, decision.chosen, now, decision.partner)
         return choice
+
+    def admit(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        arrived_s: float | None = None,
+    ) -> Choice | Held:
+        """`choose_among` if the request would be served well; else it is held until `let_go` says more of it.
+
+        Without `Policy.admission` it is `choose_among`. `arrived_s`: when it came, where that is not now.
+        """
+        if self.gate is None:
+            return self.choose_among(options, now, draw, full)
+        return self.gate.admit(options, now, draw, full, arrived_s)
+
+    def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
+        """Held requests whose turn has come: booked where they go, or shed, where nothing is chosen.
+
+        To be called soon after whatever has changed the router's state, and at `wake_at_s`.
+        """
+        return () if self.gate is None else self.gate.let_go(now, draw, full)
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `let_go` at the latest; infinite while nobody is held."""
+        return float("inf") if self.gate is None else self.gate.wake_at_s
+
+    def held_ahead_s(self, options: Sequence[Option], now: float) -> float:
+        """Seconds that those will take who are held and go before such a request: part of its `retry_after_s`."""
+        return 0.0 if self.gate is None else self.gate.ahead_s(options, now)
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""
@@ -152,7 +200,9 @@ class Router:
             self._health.begins(member.instance.key, status, now, self.ledger.reservation(request.id).taken_s)
 
     def release(self, request_id: str, now: float) -> None:
-        """The request has ended, however; it is no longer in flight."""
+        """The request has ended, however; it is no longer in flight, nor held."""
+        if self.gate is not None and self.gate.withdraw(request_id):
+            return
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
         self._expected.pop(request_id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from extproc.core.admission.admission import Admission
 from extproc.core.columns import Columns
 from extproc.core.fleet.fleet import Member
 from extproc.core.fleet.zones import Zones
@@ -42,6 +43,7 @@ class Policy:
     zones: Zones = field(default_factory=Zones)
     models: ModelPolicy = field(default_factory=ModelPolicy)
     hand_over: HandOver = HandOver.NONE  # how the two instances of a pair are told of each other
+    admission: Admission | None = None  # None: what can be served at all is sent at once, however late it will be
 
     def may_share_prefix(self, tenant: str) -> bool:
         """Whether a tenant's prompts may be looked up in what engines hold, whoever sent it there."""

@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 
 from extproc.adapters import yaml_files
+from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
 from extproc.core.limits.rules import Limits
 from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
+from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
 from extproc.policy_file.limits import LimitsSection, limits_of
 from extproc.policy_file.models import ListedModel, ListedVirtual, models_of
@@ -29,6 +31,7 @@ class OperatorPolicy:
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     limits: Limits = field(default_factory=Limits)
     models: ModelPolicy = field(default_factory=ModelPolicy)
+    admission: Admission | None = None  # None: nothing is held
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +48,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     aliases: dict[str, str] = {}
     fallbacks: dict[str, tuple[str, ...]] = {}
     context_window_fallbacks: dict[str, tuple[str, ...]] = {}
+    admission: AdmissionSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -63,6 +67,7 @@ def load_policy(path: Path) -> OperatorPolicy:
                 file.fallbacks,
                 file.context_window_fallbacks,
             ),
+            admission=admission_of(file.admission),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

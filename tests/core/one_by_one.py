@@ -10,6 +10,7 @@ import math
 from collections.abc import Set
 from dataclasses import replace
 
+from extproc.core.admission.bounds import Bounds
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
@@ -31,7 +32,12 @@ _DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of th
 
 
 def decide_one_by_one(
-    request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()
+    request: Request,
+    snapshot: Snapshot,
+    now: float,
+    draw: float,
+    full: Set[str] = frozenset(),
+    bounds: Bounds | None = None,
 ) -> Decision:
     """The same as `decide`."""
     rejected: list[Rejection] = []
@@ -45,11 +51,17 @@ def decide_one_by_one(
             rejected.append(rejection)
         if rung is not None:
             rungs.setdefault(rung, []).append(member)
+    if bounds is not None:
+        rungs.pop(1, None)  # who said "too much" is asked only where nobody can be held
     eligible = rungs[min(rungs)] if rungs else []
     ranked = sorted(
         [_held_back(price(request, snapshot, member, now), member, eligible, snapshot, now) for member in eligible],
         key=lambda candidate: candidate.cost.total_s,
     )
+    if bounds is not None and ranked:
+        broken = {member.instance.id: _broken(request, snapshot, member, ranked, bounds) for member in eligible}
+        rejected += [each for each in broken.values() if each is not None]
+        ranked = [each for each in ranked if broken[each.instance.id] is None]
     if not ranked:
         return Decision(None, (), tuple(rejected))
     policy, best_s = snapshot.policy, ranked[0].cost.total_s
@@ -57,6 +69,40 @@ def decide_one_by_one(
     ties = max(1, sum(candidate.cost.total_s <= limit_s for candidate in ranked))
     chosen = ranked.pop(min(ties - 1, int(draw * ties)))
     return Decision(chosen, tuple(ranked[: policy.alternatives]), tuple(rejected))
+
+
+def _broken(
+    request: Request, snapshot: Snapshot, member: Member, ranked: list[Candidate], bounds: Bounds
+) -> Rejection | None:
+    """The bound that an instance breaks."""
+    name = member.instance.id
+    priced = {each.instance.id: each for each in ranked}
+    steps_s = {
+        each.instance.id: snapshot.beliefs.speed(request.model, each.instance).decode_step_s(0, 0) for each in ranked
+    }
+
+    def own_s(each: Candidate) -> float:
+        return each.cost.prefill_s + each.cost.communication_s if bounds.own_prompt else 0.0
+
+    mine = priced[name]
+    ttft_s = mine.cost.queue_s + mine.cost.loading_s + own_s(mine)
+    limit_s = max(bounds.ttft_s, min(map(own_s, ranked)) + bounds.ttft_s / 2) - bounds.waited_s
+    if bounds.deadline_in_s is not None:
+        prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
+        limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
+    limit_s = min(limit_s, own_s(mine) + bounds.ahead_s)
+    tpot_limit_s = max(bounds.tpot_s, 1.5 * min(steps_s.values()))
+    if request.expected_output_tokens <= 1:
+        tpot_limit_s = math.inf
+    if own_s(mine) > limit_s:
+        return Rejection(name, Reason.DEADLINE_UNREACHABLE, own_s(mine), max(0.0, limit_s))
+    if ttft_s > limit_s:
+        return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
+    if mine.tpot_s > tpot_limit_s:
+        return Rejection(name, Reason.TPOT_BEYOND_BOUND, mine.tpot_s, tpot_limit_s)
+    if bounds.keeps_prefix and mine.cached_tokens < max(each.cached_tokens for each in ranked) - 256:
+        return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
+    return None
 
 
 def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapshot: Snapshot, now: float) -> Candidate:
@@ -104,7 +150,8 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     if requests:
         prefill_s += math.ceil(uncached_tokens / step_tokens(instance)) * (step_s - speed.decode_step_s(0, 0))
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
-    tpot_s = step_s / (1.0 - min(0.9, work.pace.prefill_s * keep))
+    prompt_s = work.pace.prefill_s / work.pace.requests if work.pace.requests else 0.0
+    tpot_s = step_s + requests / max(8.0, work.mean_output_tokens or output_tokens) * max(0.0, prompt_s - step_s)
     decode_s = output_tokens * step_s
     room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
     held_back_s = prefill_s / ranks(instance)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.admission.bounds import Bounds
 from extproc.core.columns import _MOST_TABLES
 from extproc.core.decide import decide
 from extproc.core.fleet.events import Removed
@@ -16,7 +17,7 @@ from extproc.core.prefixes.kv_delta import KvDelta, KvTier
 from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
-from extproc.core.values.decision import CacheSource, Cost, Decision
+from extproc.core.values.decision import CacheSource, Cost, Decision, Reason
 from extproc.core.values.instance import Capability, Host, Lifecycle, Load, Role
 from extproc.core.values.placement import parse_placement
 from extproc.core.values.request import KvLayout, Request, RequestClass
@@ -98,6 +99,7 @@ PROBES: tuple[dict[str, Any], ...] = (
     {"prefix": blocks(2, 14), "chains": TOLD},
     {"model": "lora", "chains": {KvLayout(16, "lora"): blocks(7, 60)}},
 )
+BOUNDS_BROKEN = (Reason.TTFT_BEYOND_BOUND, Reason.TPOT_BEYOND_BOUND, Reason.DEADLINE_UNREACHABLE)
 
 
 def some(chance: random.Random, choices: dict[str, tuple[Any, ...]], share: float) -> dict[str, Any]:
@@ -153,6 +155,7 @@ class Scene:
         self.asked.append(asked.id)
         keys = {f"{name}@1" for name in full}
         agree(asked, self.router, self.now, draw, keys)
+        agree(asked, self.router, self.now, draw, keys, chance_bounds(random.Random(draw)))
         self.router.choose(asked, self.now, draw, keys)
 
     def end(self, number: int) -> None:
@@ -186,11 +189,33 @@ class Scene:
         self.router.take(self.router.fleet.heard(self.now))
 
 
-def agree(asked: Request, router: Router, now: float, draw: float, full: set[str]) -> None:
+def chance_bounds(chance: random.Random) -> Bounds:
+    """Bounds that some keep and others do not."""
+    return Bounds(
+        chance.choice((0.02, 0.2, 1.0, 5.0)),
+        chance.choice((0.005, 0.012, 0.05)),
+        chance.choice((0.0, 0.11, 0.93)),
+        own_prompt=chance.random() < 0.7,
+        ahead_s=chance.choice((float("inf"), float("inf"), 0.03)),
+        keeps_prefix=chance.random() < 0.3,
+        deadline_in_s=chance.choice((None, None, 0.5, 3.0)),
+    )
+
+
+def agree(
+    asked: Request, router: Router, now: float, draw: float, full: set[str], bounds: Bounds | None = None
+) -> None:
     """Both ways to decide come to the same."""
-    plain = decide_one_by_one(asked, router.snapshot(), now, draw, full)
-    made = decide(asked, router.snapshot(), now, draw, full)
-    assert made.rejected == plain.rejected
+    plain = decide_one_by_one(asked, router.snapshot(), now, draw, full, bounds)
+    made = decide(asked, router.snapshot(), now, draw, full, bounds)
+    assert [(each.instance_id, each.reason) for each in made.rejected] == [
+        (each.instance_id, each.reason) for each in plain.rejected
+    ]
+    for rejection, other_one in zip(made.rejected, plain.rejected, strict=True):
+        if rejection.reason in BOUNDS_BROKEN:
+            assert (rejection.needs, rejection.has) == pytest.approx((other_one.needs, other_one.has), rel=1e-9)
+        else:
+            assert rejection == other_one
     assert shown(made) == shown(plain)
     for one, other in zip(made.candidates, plain.candidates, strict=True):
         assert one.tpot_s == pytest.approx(other.tpot_s, rel=1e-9)
@@ -213,7 +238,10 @@ def test_columns_decide_as_one_after_the_other_would(seed: int) -> None:
     for _ in range(40):
         scene.step(chance, share)
         for number, probe in enumerate(PROBES):
-            agree(request(f"probe {number}", **probe), scene.router, scene.now, chance.random(), set())
+            asked = request(f"probe {number}", **probe)
+            agree(asked, scene.router, scene.now, chance.random(), set())
+        bounded = request("bounded", **chance.choice(PROBES))
+        agree(bounded, scene.router, scene.now, chance.random(), set(), chance_bounds(chance))
 
 
 def test_no_instance_is_no_error() -> None:

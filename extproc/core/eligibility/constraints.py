@@ -157,8 +157,10 @@ def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_to
     return replace(found, able=found.able > short(request, snapshot, cached_tokens))
 
 
-def last_resorts(found: Fitting, snapshot: Snapshot, now: float) -> Iterator[Flags]:
+def last_resorts(found: Fitting, snapshot: Snapshot, now: float, *, pushed_back: bool = True) -> Iterator[Flags]:
     """Whom to ask where nobody fulfils all constraints: the first of these that is not empty.
+
+    `pushed_back`: also those that said "too much", if there is no other way for the request but to be refused.
 
     If all have failed or fallen silent, a prompt or an agent is more likely to be ill than all engines at once.
     Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
@@ -166,6 +168,8 @@ def last_resorts(found: Fitting, snapshot: Snapshot, now: float) -> Iterator[Fla
     doubts = _doubts(snapshot, now)
     for room in (found.long_enough, ~found.long_enough):
         for doubt in Doubt:
+            if doubt is Doubt.PUSHED_BACK and not pushed_back:
+                continue
             yield found.able & room & (doubts == doubt)
 
 

@@ -27,6 +27,7 @@ class Booked(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: _Count
     uncached_tokens: _Count | None = None  # of the prompt; older routers do not tell
     adapter: Annotated[str, msgspec.Meta(max_length=256)] = ""  # that it needs there; older routers do not tell
+    tenant: str = ""  # whose it is; older routers do not tell
 
 
 class Over(msgspec.Struct, frozen=True, array_like=True):

@@ -45,6 +45,8 @@ class Ledger:
         self.on_adapter: Callable[[Place, str, str, float], None] | None = None
         """Called for each reservation with an adapter: its place and instance, the adapter, and since when; the
         instance is "" when it is over there."""
+        self.on_peer: Callable[[Reservation, float], None] | None = None
+        """Called with each reservation that a peer tells of, and when its word came."""
         self.changed: set[str] = set()
         """Instance keys whose work has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._work: dict[str, Work] = {}
@@ -97,6 +99,8 @@ class Ledger:
             work.peer_prefill_s += reservation.prefill_s
             work.peer_prompts += reservation.prefill_s > 0.0
             work.peer_sent.append((reservation.taken_s, reservation.prefill_s))
+            if self.on_peer is not None:
+                self.on_peer(reservation, reservation.taken_s if now is None else now)
 
     def release(self, request_id: str, now: float, router: str = OURS) -> None:
         """End a reservation. Unknown ids are ignored, so that it may be called twice.

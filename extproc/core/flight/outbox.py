@@ -131,6 +131,7 @@ class Outbox:
             taken.output_tokens,
             taken.uncached_tokens,
             taken.adapter,
+            taken.tenant,
         )
 
     def _count(self, last: bool) -> int | None:

@@ -10,7 +10,6 @@ import numpy as np
 from extproc.core.values.arrays import Floats
 
 MEMORY_S = 20.0  # a request counts for 1/e as much when it is this old
-_MOST_BUSY = 0.9  # beyond this share the formulas of a queue that is stable say nothing
 
 
 @dataclass(slots=True)
@@ -35,8 +34,3 @@ class Pace:
 def kept(at_s: Floats, now: float) -> Floats:
     """What sums of so long ago, over `MEMORY_S`, must be multiplied with to be rates of now."""
     return np.exp(np.minimum(0.0, at_s - now) / MEMORY_S)
-
-
-def prefill_share(seconds_a_second: Floats) -> Floats:
-    """Share of the time that prompts take, at most 0.9."""
-    return np.minimum(_MOST_BUSY, seconds_a_second)

@@ -130,6 +130,7 @@ class Peers:
             uncached_tokens=booked.prompt_tokens if booked.uncached_tokens is None else booked.uncached_tokens,
             router=router,
             adapter=booked.adapter,
+            tenant=booked.tenant,
         )
         self.ledger.reserve(key, reservation, now)
 

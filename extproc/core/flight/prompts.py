@@ -28,6 +28,7 @@ def reservation_of(request: Request, chosen: Candidate, now: float, *, handed_ov
         prompt_tokens=request.prompt_tokens,
         output_tokens=request.expected_output_tokens,
         uncached_tokens=chosen.handed_tokens + 1 if handed_over else request.prompt_tokens - chosen.cached_tokens,
+        tenant=request.tenant,
     )
 
 
@@ -40,6 +41,7 @@ def prompt_reservation(request: Request, partner: Candidate, now: float) -> Rese
         prompt_tokens=request.prompt_tokens,
         output_tokens=0,
         uncached_tokens=request.prompt_tokens - partner.cached_tokens,
+        tenant=request.tenant,
     )
 
 

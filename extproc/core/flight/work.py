@@ -35,6 +35,7 @@ class Reservation:
     uncached_tokens: int  # of the prompt: KV blocks that it needs for itself
     router: str = OURS
     adapter: str = ""  # LoRA adapter that it needs in the GPU
+    tenant: str = ""  # whose debt it adds to (`core.admission`)
 
     @property
     def tokens(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from extproc.core.admission.bounds import Bounds
 from extproc.core.pairs.disaggregation import Pair
 from extproc.core.pairs.hand_over import HandOver, names_who_answers
 from extproc.core.pairs.pairing import Pairing, as_candidate
@@ -17,25 +18,36 @@ from extproc.core.values.request import Request
 
 
 def paired(
-    decision: Decision, request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str] = frozenset()
+    decision: Decision,
+    request: Request,
+    snapshot: Snapshot,
+    now: float,
+    draw: float,
+    full: Set[str] = frozenset(),
+    bounds: Bounds | None = None,
 ) -> Decision:
     """The decision, or the pair that costs less than its choice, or that stands where no instance alone can.
 
     `decision` is what `decide` found for the same arguments. Alternatives of a pair can take the prompt over from the
-    same partner, since a retry carries the same headers.
+    same partner, since a retry carries the same headers. With `bounds` only pairs count that keep them.
     """
     if snapshot.policy.hand_over is HandOver.NONE:
         return decision
     pairing = Pairing(request, snapshot, now, full)
     alone = decision.chosen
-    pairs = pairing.sound()
+    found = pairing.sound()
+    pairs = found if bounds is None else [each for each in found if bounds.keeps(each.ttft_s, each.decode.tpot_s)]
     if alone is not None:
         limit_s = float("inf") if _is_waived(decision) else alone.cost.total_s
         return _with_pair(decision, pairs, pairing, snapshot.policy, draw) if _below(pairs, limit_s) else decision
-    pairs = pairs or pairing.doubted()
+    pairs = pairs or ([] if found else pairing.doubted())
     if pairs:
         return _with_pair(decision, pairs, pairing, snapshot.policy, draw)
-    return replace(decision, rejected=tuple(_told(each, pairing) for each in decision.rejected))
+    told = {each.instance_id: _told(each, pairing) for each in decision.rejected}
+    if bounds is not None and found:
+        beyond = bounds.broken(found[0].decode.instance.id, found[0].ttft_s, found[0].decode.tpot_s)
+        told[beyond.instance_id] = beyond
+    return replace(decision, rejected=tuple(told.values()))
 
 
 def _below(pairs: list[Pair], limit_s: float) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from extproc.core.columns import Columns
 from extproc.core.fleet.fleet import Member
-from extproc.core.flight.pace import kept, prefill_share
+from extproc.core.flight.pace import kept
 from extproc.core.health.slow_start import WINDOW_S, slow_start_s
 from extproc.core.health.staleness import doubt_s, doubt_share, old_from_s
 from extproc.core.prefixes.cached import Hits
@@ -34,6 +34,8 @@ _SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or f
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
+_SHORTEST_TOKENS = 8.0  # answers that are shorter hardly stand in a batch: most of such requests are at their prompts
+_FEWEST = 1e-9  # requests a second, in the place of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Prices:
     total_s: Floats
     tpot_s: Floats
     hits: Hits
+    idle_step_s: Floats  # a decode step of each with an empty batch
 
     def candidate(self, row: int, claims: Claims) -> Candidate:
         """One of them, with what is claimed of its cache."""
@@ -128,10 +131,9 @@ class Pricing:
         total_s = self._total_s(terms_s)
         start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
         total_s = total_s + start_s
-        # While prompts of others are computed, an answer stands still. That is seen in its TPOT, and is no part of its
-        # cost: each of those prompts pays for it as harm.
-        tpot_s = step_s / (1.0 - prefill_share(columns.paced_prefill * keep))
-        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits)
+        return Prices(
+            self._snapshot.members, terms_s, total_s, _tpot_s(columns, step_s, output_tokens), hits, speed.step_s
+        )
 
     def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""
@@ -204,6 +206,25 @@ class Pricing:
         money: Floats = compute_money(columns.prices_per_hour(), taken_s)
         money += crossing_money(self._request, columns.price_per_gb)
         return money_s(money, value_per_hour)
+
+
+def _tpot_s(columns: Columns, step_s: Floats, output_tokens: int) -> Floats:
+    """Seconds for each output token, the prompts of others that are computed meanwhile included.
+
+    That is seen in an answer's TPOT, and is no part of its cost: each of those prompts pays for it as harm.
+    If the batch stays as large as it is, of B answers of O tokens one ends every O / B steps, and a prompt comes in its
+    place. Computing it takes P seconds, in which all others get one token (that of its last step). So in the mean
+
+        tpot = step + B / O * (P - step)
+
+    which holds at once after a burst, when the rate at which prompts came is not known yet.
+    """
+    prompt_s = columns.paced_prefill / np.maximum(columns.paced_requests, _FEWEST)
+    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, output_tokens)
+    tpot_s: Floats = step_s + columns.requests / np.maximum(answer_tokens, _SHORTEST_TOKENS) * np.maximum(
+        prompt_s - step_s, 0.0
+    )
+    return tpot_s
 
 
 def _sharing_s(request: Request, columns: Columns, speed: _Speed) -> Floats:

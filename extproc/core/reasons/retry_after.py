@@ -18,14 +18,17 @@ SHORTEST_S = 1
 LONGEST_S = 60
 _SPREAD = 0.5  # those who were refused together must not all come back together
 _STARTING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
-_FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.KV_FULL})
+_FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.KV_FULL, Reason.TPOT_BEYOND_BOUND})
 _PAUSED = frozenset({Reason.COOLING_DOWN, Reason.PUSHED_BACK})
 
 
-def retry_after_s(request: Request, decision: Decision, snapshot: Snapshot, now: float, jitter: float) -> int:
+def retry_after_s(
+    request: Request, decision: Decision, snapshot: Snapshot, now: float, jitter: float, ahead_s: float = 0.0
+) -> int:
     """Whole seconds, 1 to 60, after which a request that `decision` refused is worth another try.
 
-    `jitter` in [0, 1) adds up to half. Where nothing is known of any instance the answer is 1, or 2 with jitter.
+    `jitter` in [0, 1) adds up to half; `ahead_s` is what those who are held ahead of it will take (`Gate.ahead_s`).
+    Where nothing is known of any instance the answer is 1, or 2 with jitter.
     """
     members = {member.instance.id: member for member in snapshot.members}
     waits_s = []
@@ -34,7 +37,7 @@ def retry_after_s(request: Request, decision: Decision, snapshot: Snapshot, now:
         left_s = wait_s(request, member, rejection, snapshot, now) if member else None
         if left_s is not None:
             waits_s.append(left_s)
-    spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), min(waits_s, default=0.0))
+    spread_s = (1.0 + _SPREAD * jitter) * max(float(SHORTEST_S), min(waits_s, default=0.0) + ahead_s)
     return min(LONGEST_S, ceil(round(spread_s, 6)))
 
 
@@ -48,11 +51,15 @@ def wait_s(request: Request, member: Member, rejection: Rejection, snapshot: Sna
     if reason in _PAUSED:
         rest_s = snapshot.cooldowns.remaining_s(instance.key, now)
         return max(rest_s, snapshot.backpressure.remaining_s(instance.key, now))
+    if reason is Reason.TTFT_BEYOND_BOUND:
+        return max(0.0, _number(rejection.needs) - _number(rejection.has))
     if reason not in _FULL:
         return None
     work = snapshot.ledger.work(instance.key)
     speed = snapshot.beliefs.speed(request.model, instance)
     ends = ends_s(work, speed.decode_step_s(work.requests, work.context_tokens), now)
+    if reason is Reason.TPOT_BEYOND_BOUND:
+        return _reached(ends, 1.0, _one)
     if reason is Reason.KV_FULL:
         needed_tokens = _number(rejection.needs) * block_size_tokens(instance)
         return _reached(ends, needed_tokens - free_tokens(request, instance, snapshot), _freed_tokens)

@@ -33,6 +33,12 @@ class Reason(StrEnum):
     AT_CONCURRENCY_LIMIT = "at_concurrency_limit"
     QUEUE_TOO_LONG = "queue_too_long"
     KV_FULL = "kv_full"  # too few KV blocks are free now, as far as the operator lets them be filled
+    TPOT_BEYOND_BOUND = "tpot_beyond_bound"  # its tokens would come too slowly for its class, or another's
+    TTFT_BEYOND_BOUND = "ttft_beyond_bound"  # its first token would come too late for its class
+    PREFIX_ELSEWHERE = "prefix_elsewhere"  # others that are held lose less of their prefixes there
+    DEADLINE_UNREACHABLE = "deadline_unreachable"  # it has waited so long that nobody can keep its bounds any more
+    HELD_TOO_LONG = "held_too_long"  # as long as its class may be held
+    HOLDING_FULL = "holding_full"  # no room to hold it, or it made room for one that goes before it
     NO_INSTANCE = "no_instance"  # nothing is registered at all
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from extproc.core.values.instance import Instance, Load
@@ -18,8 +18,14 @@ class News:
     """Everything that is told to the policies, as the conditions have it."""
 
     def __init__(
-        self, clock: Clock, conditions: Conditions, policies: Sequence[Policy], engines: Mapping[str, Engine]
+        self,
+        clock: Clock,
+        conditions: Conditions,
+        policies: Sequence[Policy],
+        engines: Mapping[str, Engine],
+        heard: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._heard = heard  # called for a replica that has been told of a report, or by a peer
         self._clock, self._conditions, self._policies, self._engines = clock, conditions, policies, engines
         self._random = Random(f"news {conditions.seed}")
         self._told: dict[str, tuple[Load, float]] = {}  # by instance id: last report and when it was read
@@ -89,6 +95,8 @@ class News:
             return
         for policy in self._policies:
             policy.published(record, read_s, now)
+        for replica in range(len(self._policies)):
+            self._heard(replica)
 
     def _tell_caches(self, engine: Engine) -> None:
         now = self._clock.now_s
@@ -110,3 +118,4 @@ class News:
         for replica, policy in enumerate(self._policies):
             if replica != speaker:
                 policy.hear(item, self._clock.now_s)
+                self._heard(replica)

@@ -7,6 +7,7 @@ an instance. One that is lost before its first token is asked for again, as Envo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from extproc.core.values.instance import Lifecycle, Role
@@ -15,11 +16,12 @@ from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.flight import Flight
 from extproc.sim.fleet.hand_overs import HandOvers
+from extproc.sim.fleet.held import HeldFlights
 from extproc.sim.fleet.news import News
 from extproc.sim.fleet.script import Script
 from extproc.sim.fleet.spec import Conditions, FleetSpec, adapter_of
 from extproc.sim.physics.request import EngineRequest
-from extproc.sim.policies.policy import Ask, Ending, Factory, HearsHandOvers, Pair, Policy, Setting
+from extproc.sim.policies.policy import Ask, Choice, Ending, Factory, HearsHandOvers, Holding, Pair, Policy, Setting
 from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
 from extproc.sim.traffic.arrival import Arrival, Traffic
 
@@ -47,7 +49,7 @@ class _Replay:
         for number, spec in enumerate(fleet.instances):
             per_name = max(1, traffic.block_size_tokens // spec.block_size_tokens)
             self._engines[spec.id] = Engine(spec, number, per_name, logs_cache=hears_caches)
-        self._news = News(self._clock, conditions, self._policies, self._engines)
+        self._news = News(self._clock, conditions, self._policies, self._engines, self._heard)
         self._served: list[Served | None] = [None] * len(traffic.arrivals)
         self._open = len(traffic.arrivals)
         self._flights: dict[EngineRequest, Flight] = {}
@@ -59,6 +61,10 @@ class _Replay:
             broken=self._broken,
             refused=self._too_long,
         )
+        self._held = [
+            HeldFlights(self._clock, policy, self._go, partial(self._news.pass_on, replica))
+            for replica, policy in enumerate(self._policies)
+        ]
         self._samples: list[Sample] = []
         self._ended_s = 0.0
         self._followers: dict[int, list[int]] = {}
@@ -118,6 +124,12 @@ class _Replay:
         now = self._clock.now_s
         chosen = self._policy(flight).choose(flight.ask, now)
         self._news.pass_on(flight.replica)
+        if isinstance(chosen, Holding):
+            self._held[flight.replica].hold(flight)
+        else:
+            self._go(flight, chosen)
+
+    def _go(self, flight: Flight, chosen: Choice | None) -> None:
         if chosen is None:
             self._over(flight, Fate.REFUSED)
             return
@@ -199,6 +211,7 @@ class _Replay:
         if isinstance(policy, HearsHandOvers):
             policy.handed_over(flight.ask, engine.id, self._clock.now_s)
             self._news.pass_on(flight.replica)
+            self._held[flight.replica].let_go()
 
     def _first_token(self, flight: Flight, engine: Engine) -> None:
         if flight.ttft_s is not None:
@@ -244,6 +257,7 @@ class _Replay:
         )
         self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
         self._news.pass_on(flight.replica)
+        self._held[flight.replica].let_go()
 
     def _over(self, flight: Flight, fate: Fate) -> None:
         now, request = self._clock.now_s, flight.request
@@ -277,6 +291,9 @@ class _Replay:
             )
         )
         self._clock.at(now + SAMPLE_S, self._sample)
+
+    def _heard(self, replica: int) -> None:
+        self._held[replica].heard()
 
     def _policy(self, flight: Flight) -> Policy:
         return self._policies[flight.replica]

@@ -20,6 +20,7 @@ from extproc.sim.policies.llm_d_pd import llm_d_pd, llm_d_pd_threshold
 from extproc.sim.policies.lmetric import lmetric
 from extproc.sim.policies.oracle import Oracle
 from extproc.sim.policies.ours import Ours
+from extproc.sim.policies.ours_admitting import OursAdmitting
 from extproc.sim.policies.ours_model_first import AlwaysBest, AlwaysCheapest, ModelFirst
 from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
 from extproc.sim.policies.peak_ewma import peak_ewma
@@ -48,6 +49,7 @@ class Entry:
 
 CATALOG: dict[str, Entry] = {
     "extproc": Entry(Ours, "ours: constraints, then a cost in seconds", True),
+    "extproc_admission": Entry(OursAdmitting, "the same; what would not be served well is held, or refused", True),
     "random": Entry(random, "any instance"),
     "round_robin": Entry(round_robin, "one after the other"),
     "least_request": Entry(least_request, "fewest own requests in flight"),

@@ -23,7 +23,7 @@ from extproc.core.values.decision import Decision
 from extproc.core.values.instance import Instance
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Caller, KvLayout, Request
-from extproc.sim.policies.policy import Ask, Ending, Pair, Setting
+from extproc.sim.policies.policy import Ask, Choice, Ending, Holding, Pair, Setting
 from extproc.sim.policies.shared_speeds import SharedSpeeds, Told
 from extproc.sim.traffic.arrival import QUALITY_HEADER
 
@@ -49,17 +49,19 @@ class Ours:
         self._speeds = SharedSpeeds(self.router.beliefs.speeds, setting.replica)
         self._known_layouts: dict[str, tuple[KvLayout, ...]] = {}  # by model; emptied when an instance starts
 
-    def choose(self, ask: Ask, now: float) -> str | Pair | None:
+    def choose(self, ask: Ask, now: float) -> Choice | Holding | None:
         """Decide and book, as the server does."""
         decision = self.decide(ask, now)
-        if decision.chosen is None:
-            return None
-        chosen, partner = decision.chosen.instance.id, decision.partner
-        return chosen if partner is None else Pair(chosen, partner.instance.id)
+        return as_choice(decision)
 
     def decide(self, ask: Ask, now: float) -> Decision:
         """The whole decision, for those who want to see more of it."""
         request, decision = self._decision(ask, now)
+        self._note(ask, request, decision)
+        return decision
+
+    def _note(self, ask: Ask, request: Request, decision: Decision) -> None:
+        """Remember what is believed of a choice, and tell the others of it."""
         if decision.chosen is not None:
             self._features[ask.id] = self.router.features(request, decision.chosen, decision.partner)
             if self._shares:
@@ -70,7 +72,6 @@ class Ours:
                 if self._shares:
                     prompt = self.router.ledger.reservation(prompt_id(ask.id))
                     self._news.append((decision.partner.instance.key, prompt))
-        return decision
 
     def _decision(self, ask: Ask, now: float) -> tuple[Request, Decision]:
         plan = self._plan(ask)
@@ -216,3 +217,11 @@ class Ours:
             completion_tokens=ending.completion_tokens if served else None,
             cached_tokens=ending.cached_tokens,
         )
+
+
+def as_choice(decision: Decision) -> Choice | None:
+    """What replays are told of a decision."""
+    if decision.chosen is None:
+        return None
+    chosen, partner = decision.chosen.instance.id, decision.partner
+    return chosen if partner is None else Pair(chosen, partner.instance.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -74,16 +75,28 @@ class Setting:
     hands_over: bool = False  # whether instances of the fleet hand KV blocks to each other
 
 
+Choice = str | Pair
+
+
+class Holding(Enum):
+    """The one value that says that a request is held."""
+
+    HELD = "held"
+
+
+HELD = Holding.HELD
+
+
 class Policy(Protocol):
     """A routing rule with its memory. Every `now` is in seconds of the virtual clock."""
 
     hears_caches: bool
     """Whether `cache_changed` is of interest: a fleet without listeners simulates faster."""
 
-    def choose(self, ask: Ask, now: float) -> str | Pair | None:
+    def choose(self, ask: Ask, now: float) -> Choice | Holding | None:
         """Id of the instance that shall serve the request, or of the two that share it; None: refuse it.
 
-        Of a pair, all other calls name the one that answers.
+        `HELD`, of a policy that `Holds`: it waits in the router. Of a pair, all other calls name the one that answers.
         """
 
     def published(self, instance: Instance, observed_at_s: float, now: float) -> None:
@@ -111,6 +124,18 @@ class HearsHandOvers(Protocol):
 
     def handed_over(self, ask: Ask, instance_id: str, now: float) -> None:
         """The headers of the answer pass by: its instance fetches the prompt's KV from its partner now."""
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """A policy that may hold requests in the router; the clients of one that it sheds are told so."""
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `let_go` at the latest; infinite while nobody is held."""
+
+    def let_go(self, now: float) -> Sequence[tuple[Ask, Choice | None]]:
+        """Those whose turn has come, and where they go; None: shed. It is called after all that a policy is told."""
 
 
 Factory = Callable[[Setting], Policy]

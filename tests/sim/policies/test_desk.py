@@ -11,7 +11,7 @@ from extproc.sim.policies.holdings import Holdings, LruHoldings
 from extproc.sim.policies.policy import Probe
 from tests.sim.policies.counter import BLOCK_TOKENS, BROKEN, OVER, ask, instance, picks, publish, send, setting
 
-RIVALS = [name for name in comparable() if name not in ("extproc", "oracle")]  # those two keep no desk
+RIVALS = [name for name in comparable() if name not in ("extproc", "extproc_admission", "oracle")]  # they keep no desk
 
 
 def first(setting_, **options):

@@ -1,0 +1,127 @@
+"""How long a request may be predicted to take on an instance, and which instances keep that.
+
+Bounds follow from the SLO of the request's class. Of the time between two tokens the tightest class's counts for all,
+since all of a batch share its steps. A class that has no TTFT of its own (batch) must leave the others theirs: what
+waits ahead of it on its instance must be short, however long its own prompt takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from extproc.core.pricing.classes import ClassPolicy, weights_for
+from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.decision import Reason, Rejection
+from extproc.core.values.request import Request
+
+if TYPE_CHECKING:
+    from extproc.core.admission.admission import Admission
+    from extproc.core.pricing.cost import Prices
+
+# Where nobody could keep a bound though it were idle, it is wider: the fastest's own time and this share of the bound,
+# or so many times the fastest's step.
+_WIDER_TTFT_SHARE = 0.5
+_WIDER_STEPS = 1.5
+_LITTLE_TOKENS = 256  # of a prefix, that are computed in a step or two
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may be predicted of one request; infinite where nothing bounds it."""
+
+    ttft_s: float  # with what it has waited already
+    tpot_s: float
+    waited_s: float = 0.0
+    own_prompt: bool = True  # whether computing its own prompt counts to its TTFT
+    ahead_s: float = float("inf")  # that may be ahead of it on its instance
+    keeps_prefix: bool = False  # whether it shall go only where the most of its prompt is held
+    deadline_in_s: float | None = None  # until its client does not wait for the rest of the answer any more
+
+    @property
+    def left_s(self) -> float:
+        """Of the TTFT that may be predicted, what waiting has left."""
+        return self.ttft_s - self.waited_s
+
+    def keeps(self, ttft_s: float, tpot_s: float) -> bool:
+        """Whether what is predicted of a pair of instances is within them."""
+        return ttft_s <= self.left_s and tpot_s <= self.tpot_s
+
+    def broken(self, instance_id: str, ttft_s: float, tpot_s: float) -> Rejection:
+        """The bound that such a prediction breaks; the first token's is named first."""
+        if ttft_s > self.left_s:
+            return Rejection(instance_id, Reason.TTFT_BEYOND_BOUND, ttft_s, self.left_s)
+        return Rejection(instance_id, Reason.TPOT_BEYOND_BOUND, tpot_s, self.tpot_s)
+
+
+def bounds_for(
+    request: Request, classes: ClassPolicy, rules: Admission, now: float, waited_s: float, share: float = 1.0
+) -> Bounds:
+    """The bounds of a request that has waited so long. `share` below 1 narrows them, as a lower priority does."""
+    slos = [weights.slo for weights in classes.classes.values()]
+    weights = weights_for(request, classes)
+    share *= weights.queue_share
+    tpot_s = min((slo.tpot_s for slo in slos if slo.tpot_s is not None), default=float("inf"))
+    tpot_s *= rules.tpot_share * share
+    left_s = None if request.deadline_s is None else request.deadline_s - now
+    ttft_s = weights.slo.ttft_s
+    if ttft_s is not None:
+        return Bounds(ttft_s * rules.ttft_share * share, tpot_s, waited_s, deadline_in_s=left_s)
+    ttft_s = min((slo.ttft_s for slo in slos if slo.ttft_s is not None), default=float("inf"))
+    return Bounds(ttft_s * rules.ttft_share * share, tpot_s, own_prompt=False, deadline_in_s=left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Who of the eligible keeps the bounds; the columns are of all instances."""
+
+    flags: Flags
+    least_s: Floats  # the TTFT if nothing were ahead
+    ttft_s: Floats
+    ttft_limit_s: Floats
+    tpot_s: Floats
+    tpot_limit_s: float
+    prefixed: Flags  # where the request keeps its prefix, as far as it must
+
+    def rejections(self, prices: Prices, eligible: Flags) -> tuple[Rejection, ...]:
+        """Of those that break a bound, which and by how much."""
+        rows = np.flatnonzero(eligible & ~self.flags).tolist()
+        return tuple([self._rejection(prices.members[row].instance.id, row) for row in rows])
+
+    def _rejection(self, name: str, row: int) -> Rejection:
+        limit_s, ttft_s = self.ttft_limit_s.item(row), self.ttft_s.item(row)
+        if self.least_s.item(row) > limit_s:
+            return Rejection(name, Reason.DEADLINE_UNREACHABLE, self.least_s.item(row), max(0.0, limit_s))
+        if ttft_s > limit_s:
+            return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
+        if self.tpot_s.item(row) > self.tpot_limit_s:
+            return Rejection(name, Reason.TPOT_BEYOND_BOUND, self.tpot_s.item(row), self.tpot_limit_s)
+        return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
+
+
+def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> Kept:
+    """Hold what is predicted of the eligible against bounds. An answer of one token has no TPOT."""
+    terms_s = prices.terms_s
+    own_s = np.zeros(len(eligible))
+    if bounds.own_prompt:
+        own_s += terms_s["prefill_s"] + terms_s["communication_s"]
+    ttft_s = own_s + (terms_s["queue_s"] + terms_s["loading_s"])
+    fastest_s = own_s[eligible].min().item()
+    limit_s = max(bounds.ttft_s, fastest_s + _WIDER_TTFT_SHARE * bounds.ttft_s) - bounds.waited_s
+    limits_s = np.full(len(eligible), limit_s)
+    if bounds.deadline_in_s is not None:
+        ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
+        limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - terms_s["prefill_s"])
+    tpot_limit_s = max(bounds.tpot_s, _WIDER_STEPS * prices.idle_step_s[eligible].min().item())
+    if request.expected_output_tokens <= 1:
+        tpot_limit_s = float("inf")
+    if bounds.ahead_s < float("inf"):
+        limits_s = np.minimum(limits_s, own_s + bounds.ahead_s)
+    flags = eligible & (ttft_s <= limits_s) & (prices.tpot_s <= tpot_limit_s)
+    prefixed = eligible
+    if bounds.keeps_prefix:
+        held_tokens = prices.hits.tokens()
+        prefixed = held_tokens >= held_tokens[eligible].max() - _LITTLE_TOKENS
+    return Kept(flags & prefixed, own_s, ttft_s, limits_s, prices.tpot_s, tpot_limit_s, prefixed)

@@ -1,0 +1,60 @@
+"""Whether a tenant has had more of the fleet lately than its weight's share: then its bounds are narrower.
+
+Order alone does not keep tenants apart: what a flood has sent already is being computed when another tenant's request
+comes. Narrower bounds for who is above its share leave room on every instance for who is not, who then needs not wait.
+A tenant that is alone has the whole fleet, whatever it sends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+MEMORY_S = 20.0
+_LOOK_S = 1.0  # between two counts of who is there
+_FORGOTTEN = 0.01  # of the mean: who has had less lately is taken to be gone
+
+
+class FairShare:
+    """Weighted tokens of the last seconds, by tenant. `narrowest`: the least that is left of a bound."""
+
+    def __init__(self, weight_of: Callable[[str], float], narrowest: float, ramp: float) -> None:
+        self._weight_of, self._narrowest, self._ramp = weight_of, narrowest, ramp
+        self._had: dict[str, float] = {}  # weighted tokens, as of `_at_s`
+        self._at_s = 0.0
+        self._looked_s = float("-inf")
+        self._fair = 0.0  # what each would have had of the same sum
+
+    def charge(self, tenant: str, tokens: float, now: float) -> None:
+        """A tenant is served so many tokens."""
+        grown = math.exp((now - self._at_s) / MEMORY_S)
+        self._had[tenant] = self._had.get(tenant, 0.0) + tokens / self._weight_of(tenant) * grown
+
+    def look(self, now: float) -> bool:
+        """Once a second: see what the share is of those who are there. True if it was time to."""
+        if now < self._looked_s + _LOOK_S:
+            return False
+        self._look(now)
+        return True
+
+    def is_above(self, tenant: str) -> bool:
+        """Whether a tenant has had more than its share."""
+        return self.left(tenant) < 1.0
+
+    def left(self, tenant: str) -> float:
+        """What is left of a tenant's bounds: 1 up to its share, and less the more it is above."""
+        if not self._fair:
+            return 1.0
+        above = self._had.get(tenant, 0.0) / self._fair - 1.0
+        return 1.0 - (1.0 - self._narrowest) * min(1.0, max(0.0, above / self._ramp))
+
+    def _look(self, now: float) -> None:
+        """Let the past fade, and forget who is gone."""
+        keep = math.exp((self._at_s - now) / MEMORY_S)
+        mean = sum(self._had.values()) / len(self._had) if self._had else 0.0
+        self._had = {name: had * keep for name, had in self._had.items() if had >= _FORGOTTEN * mean}
+        self._at_s = self._looked_s = now
+        weights = {name: self._weight_of(name) for name in self._had}
+        tokens = sum(had * weights[name] for name, had in self._had.items())
+        # Alone, nobody is above a share.
+        self._fair = tokens / sum(weights.values()) if len(weights) > 1 else 0.0

@@ -1,0 +1,250 @@
+"""Lets requests in as long as they are served well, holds the others, and lets them go when there is room.
+
+Who comes tries at once, unless somebody is held who wants the same and goes before it. Held ones are tried in their
+order, the first of each lane alone; that is done whenever anything has changed, and a few times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import replace
+
+from extproc.core.admission.admission import Admission
+from extproc.core.admission.bounds import Bounds, bounds_for
+from extproc.core.admission.debts import Debts, service_tokens
+from extproc.core.admission.fair_share import FairShare
+from extproc.core.admission.flow import Flow
+from extproc.core.admission.passing import may_pass
+from extproc.core.admission.turns import Held, Turn
+from extproc.core.admission.waiting_room import Entry, WaitingRoom
+from extproc.core.eligibility.constraints import demand_of
+from extproc.core.flight.work import Reservation
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.option import Choice, Option
+from extproc.core.values.request import Request, RequestClass
+
+Place = Callable[[Sequence[Option], float, float, Set[str], Bounds | None], Choice]
+"""Decides among options within bounds, at a time with a draw; and books what it chooses."""
+
+_SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
+_LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
+_ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
+_AHEAD_SHARE = 0.05  # of its TTFT that may be ahead on its instance for a tenant above its share: a step or two
+_TURN = 0.6180339887498949  # the golden ratio: draws made of one draw are spread evenly
+ROUTER = "router"  # stands for an instance's id where the router itself turns a request down
+
+
+class Gate:
+    """What one router holds, and what its tenants had."""
+
+    def __init__(self, rules: Admission, classes: ClassPolicy, place: Place) -> None:
+        self._rules, self._classes, self._place = rules, classes, place
+        self.debts = Debts(rules.weight)
+        self._share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
+        self.room = WaitingRoom(self.debts.of, rules.weight, self._share.is_above)
+        self._shed: list[Turn] = []
+        self._number = 0
+        self._stuck: dict[Hashable, Decision] = {}  # by lane: why its head could not go
+        self._again_s = float("inf")
+        self._next_lane = 0
+        self._flow = Flow()
+
+    @property
+    def wake_at_s(self) -> float:
+        """When `let_go` has something to do though nothing happens; infinite while nobody is held."""
+        if self._shed:
+            return float("-inf")
+        end = self.room.next_end()
+        return float("inf") if end is None else min(end.until_s, self._again_s)
+
+    def admit(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        arrived_s: float | None = None,
+    ) -> Choice | Held:
+        """Let a request in, or hold it; or refuse it, where waiting helps nothing or there is no room to wait."""
+        if self._share.look(now):
+            self.room.refresh()
+        entry = self._entry(options, now if arrived_s is None else arrived_s)
+        head = self.room.head(entry.lane)
+        if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
+            return self._hold(entry, self._stuck.get(entry.lane, head.decision), now)
+        choice = self._try(entry, now, draw, full)
+        if choice.decision.chosen is not None or not _may_wait(choice):
+            return choice
+        return self._hold(entry, choice.decision, now)
+
+    def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
+        """Those whose turn has come: there is room for them, or they are shed."""
+        turns, self._shed = self._shed, []
+        while (end := self.room.next_end()) is not None and end.until_s <= now:
+            self.room.remove(end.request_id)
+            turns.append(_shed(end, self._too_late(end, now), self._stuck.get(end.lane)))
+        self._again_s = float("inf")
+        for lane in self._lanes():
+            while (head := self.room.head(lane)) is not None:
+                draw = (draw + _TURN) % 1.0
+                gone, choice = self._next(head, now, draw, full)
+                if choice.decision.chosen is None and _may_wait(choice):
+                    self._stuck[lane] = choice.decision
+                    self._again_s = min(self._again_s, now + _again_in_s(choice.decision))
+                    break
+                self.room.remove(gone.request_id)
+                self._flow.add(now)
+                turns.append(Turn(gone.request_id, choice))
+        if not len(self.room):
+            self._stuck.clear()
+        return tuple(turns)
+
+    def withdraw(self, request_id: str) -> bool:
+        """A held request's client is gone. False if it is not held."""
+        return self.room.remove(request_id) is not None
+
+    def hear(self, reservation: Reservation, now: float) -> None:
+        """A peer has let a request go: its tenant owes as much as if it had been us."""
+        self._serve(reservation.tenant, reservation.uncached_tokens, reservation.output_tokens, now)
+
+    def ahead_s(self, options: Sequence[Option], now: float) -> float:
+        """Seconds until those are gone that are held and go before such a request; 0 while nobody knows the pace."""
+        lane, band = _lane(options), _band(options[0].request, self._classes)
+        return self._flow.takes_s(self.room.ahead(lane, band), now)
+
+    def _lanes(self) -> list[Hashable]:
+        """Those whose heads are tried now, in the order of their heads."""
+        heads = [(lane, head) for lane in self.room.lanes() if (head := self.room.head(lane)) is not None]
+        heads.sort(key=lambda each: self.room.rank_of(each[1]))
+        lanes = [lane for lane, _ in heads]
+        if len(lanes) <= _LANES_AT_ONCE:
+            return lanes
+        first, rest = lanes[: _LANES_AT_ONCE // 2], lanes[_LANES_AT_ONCE // 2 :]
+        self._next_lane = (self._next_lane + _LANES_AT_ONCE // 2) % len(rest)
+        turned = [*rest[self._next_lane :], *rest[: self._next_lane]]
+        return [*first, *turned[: _LANES_AT_ONCE // 2]]
+
+    def _next(self, head: Entry, now: float, draw: float, full: Set[str]) -> tuple[Entry, Choice]:
+        """Who of a lane goes now, or why its head cannot.
+
+        Where there is room, but not where the head has its prefix, the next ones of its tenant are asked before it
+        goes there without: computing prompts anew is what an overloaded fleet can least afford.
+        """
+        choice = self._try(head, now, draw, full, keeps_prefix=True)
+        if choice.decision.chosen is not None or not _is_elsewhere(choice):
+            return head, choice
+        for entry in self.room.behind(head, _ASKED_BEFORE):
+            other = self._try(entry, now, draw, full, keeps_prefix=True)
+            if other.decision.chosen is not None:
+                return entry, other
+        return head, self._try(head, now, draw, full)
+
+    def _try(self, entry: Entry, now: float, draw: float, full: Set[str], *, keeps_prefix: bool = False) -> Choice:
+        bounds = self._bounds(entry.options[0].request, now, now - entry.arrived_s, keeps_prefix)
+        choice = self._place(entry.options, now, draw, full, bounds)
+        chosen = choice.decision.chosen
+        if chosen is not None:
+            request = choice.option.request
+            self._serve(
+                request.tenant, request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens, now
+            )
+        return choice
+
+    def _serve(self, tenant: str, uncached_tokens: int, output_tokens: int, now: float) -> None:
+        tokens = service_tokens(uncached_tokens, output_tokens)
+        self.debts.serve(tenant, tokens)
+        self._share.charge(tenant, tokens, now)
+
+    def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
+        left = self._share.left(request.tenant)
+        bounds = bounds_for(request, self._classes, self._rules, now, waited_s, left)
+        if left == 1.0 and not keeps_prefix:
+            return bounds
+        ahead_s = float("inf") if left == 1.0 else _AHEAD_SHARE * bounds.ttft_s
+        return replace(bounds, ahead_s=ahead_s, keeps_prefix=keeps_prefix)
+
+    def _entry(self, options: Sequence[Option], now: float) -> Entry:
+        request = options[0].request
+        self._number += 1
+        until_s = now + self._rules.max_hold_s[request.request_class]
+        bounds = self._bounds(request, now, 0.0)
+        soonest_s = now + self._rules.wait_share * bounds.ttft_s if bounds.own_prompt else until_s
+        if request.deadline_s is not None:
+            soonest_s = min(soonest_s, request.deadline_s)
+        return Entry(
+            request_id=request.id,
+            options=tuple(options),
+            lane=_lane(options),
+            band=_band(request, self._classes),
+            tenant=request.tenant,
+            arrived_s=now,
+            until_s=min(until_s, soonest_s),
+            number=self._number,
+            tokens=service_tokens(request.prompt_tokens, request.expected_output_tokens),
+            body_bytes=request.body_bytes,
+            reachable=until_s <= soonest_s,
+            decision=Decision(None),
+        )
+
+    def _hold(self, entry: Entry, why: Decision, now: float) -> Choice | Held:
+        self.room.add(replace(entry, decision=why))
+        rules = self._rules
+        while len(self.room) > rules.max_held_requests or self.room.body_bytes > rules.max_held_bytes:
+            last = self.room.last()
+            assert last is not None  # something is over a limit
+            self.room.remove(last.request_id)
+            limit: float = rules.max_held_requests
+            shed = _shed(last, Rejection(ROUTER, Reason.HOLDING_FULL, limit + 1, limit), self._stuck.get(last.lane))
+            if last.request_id == entry.request_id:
+                return shed.choice
+            self._shed.append(shed)
+        self._again_s = min(self._again_s, now + _again_in_s(why))
+        return Held(entry.request_id, entry.until_s)
+
+    def _too_late(self, entry: Entry, now: float) -> Rejection:
+        if not entry.reachable:
+            return Rejection(
+                ROUTER, Reason.DEADLINE_UNREACHABLE, now - entry.arrived_s, entry.until_s - entry.arrived_s
+            )
+        most_s = self._rules.max_hold_s[entry.options[0].request.request_class]
+        return Rejection(ROUTER, Reason.HELD_TOO_LONG, now - entry.arrived_s, most_s)
+
+
+def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
+    """Turned down for what the router says; what stood against each instance says when it may come again."""
+    rejected = (entry.decision if stuck is None else stuck).rejected
+    decision = Decision(None, (), (*rejected, why))
+    option, *others = entry.options
+    return Turn(entry.request_id, Choice(option, decision, tuple([(each, decision) for each in others])))
+
+
+def _may_wait(choice: Choice) -> bool:
+    return may_pass(choice.decision) or any(may_pass(decision) for _, decision in choice.others)
+
+
+def _is_elsewhere(choice: Choice) -> bool:
+    """Whether there is room, but not where its prefix is."""
+    decisions = (choice.decision, *(decision for _, decision in choice.others))
+    return any(each.reason is Reason.PREFIX_ELSEWHERE for decision in decisions for each in decision.rejected)
+
+
+def _again_in_s(decision: Decision) -> float:
+    """Seconds until it is worth trying again: a first token that is late by so much is in time so much later."""
+    late_s = [
+        float(each.needs) - float(each.has)
+        for each in decision.rejected
+        if each.reason is Reason.TTFT_BEYOND_BOUND and isinstance(each.needs, float) and isinstance(each.has, float)
+    ]
+    return min(_LATEST_S, max(_SOONEST_S, min(late_s, default=_LATEST_S)))
+
+
+def _lane(options: Sequence[Option]) -> Hashable:
+    return tuple([demand_of(option.request) for option in options])
+
+
+def _band(request: Request, classes: ClassPolicy) -> float:
+    """By priority, within the span; batch after all others."""
+    span = classes.priority_span
+    priority = max(-span, min(span, request.priority))
+    return priority + (2 * span + 1) * (request.request_class is RequestClass.BATCH)

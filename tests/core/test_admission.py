@@ -1,0 +1,430 @@
+"""Admission: who is let in, held, let go and shed by a router, and what the clients of the others are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extproc.core.admission.admission import Admission
+from extproc.core.admission.bounds import bounds_for
+from extproc.core.admission.fair_share import FairShare
+from extproc.core.admission.flow import Flow
+from extproc.core.admission.turns import Held, Turn
+from extproc.core.flight.work import Reservation
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.reasons.rejection_text import said
+from extproc.core.reasons.retry_after import retry_after_s
+from extproc.core.router import Router
+from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Reason, Rejection
+from extproc.core.values.instance import Lifecycle
+from extproc.core.values.option import Choice, Option
+from extproc.core.values.request import RequestClass
+from tests.core.builders import instance, publish, request, router
+
+BATCH = RequestClass.BATCH
+
+
+def admitting(*instances: Any, rules: Admission | None = None, **policy: Any) -> Router:
+    return router(*(instances or (instance("a"),)), policy=Policy(admission=rules or Admission(), **policy))
+
+
+def ask(made: Router, name: str, now: float = 0.0, **changes: Any) -> Choice | Held:
+    return made.admit((Option(request(name, **changes)),), now, 0.0)
+
+
+def crowd(made: Router, prefill_s: float = 30.0, name: str = "a", number: int = 100, tokens: int = 100) -> None:
+    """Peers send prompts to an instance that keep it busy for so long."""
+    for each in range(number):
+        reservation = Reservation(f"p{name}{each}", 0.0, prefill_s / number, tokens, 200, tokens, router="peer")
+        made.ledger.reserve(f"{name}@1", reservation, 0.0)
+
+
+def relieve(made: Router, now: float, name: str = "a", number: int = 100) -> None:
+    for each in range(number):
+        made.ledger.release(f"p{name}{each}", now, "peer")
+
+
+def gone(turns: tuple[Turn, ...]) -> list[str]:
+    return [turn.request_id for turn in turns if turn.choice.decision.chosen is not None]
+
+
+def shed(turns: tuple[Turn, ...]) -> dict[str, Reason | None]:
+    return {turn.request_id: turn.choice.decision.reason for turn in turns if turn.choice.decision.chosen is None}
+
+
+def test_without_the_rule_nothing_is_held() -> None:
+    """However late the answer will be."""
+    made = router(instance("a"))
+    crowd(made)
+    admitted = ask(made, "r")
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.chosen is not None
+    assert made.let_go(1.0, 0.0) == ()
+    assert made.wake_at_s == float("inf")
+
+
+def test_what_is_served_well_goes_at_once() -> None:
+    """It is booked like any other."""
+    made = admitting()
+    admitted = ask(made, "r")
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.chosen is not None
+    assert "r" in made.ledger.booked()
+
+
+def test_one_instance_that_keeps_the_bounds_is_chosen_though_another_is_cheaper() -> None:
+    """Of those that keep them the cheapest; the other one is named with both numbers."""
+    made = admitting(instance("a"), instance("b", price_per_hour=1.0))
+    crowd(made, 3.0)
+    admitted = ask(made, "r")
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.chosen is not None
+    assert admitted.decision.chosen.instance.id == "b"
+    [rejection] = admitted.decision.rejected
+    assert (rejection.instance_id, rejection.reason) == ("a", Reason.TTFT_BEYOND_BOUND)
+    assert float(rejection.needs) > 3.0 > float(rejection.has)  # type: ignore[arg-type]
+
+
+def test_where_none_keeps_them_the_request_is_held_and_let_go_when_there_is_room() -> None:
+    """It goes as soon as the instance is free, and is booked then."""
+    made = admitting()
+    crowd(made)
+    held = ask(made, "r")
+    assert isinstance(held, Held)
+    assert held.request_id == "r"
+    assert held.until_s == pytest.approx(0.75)  # half of what may be predicted, 1.5 s
+    assert "r" not in made.ledger.booked()
+    assert made.let_go(0.1, 0.0) == ()
+    assert 0.1 < made.wake_at_s <= 0.2
+    relieve(made, 0.2)
+    assert gone(made.let_go(0.2, 0.0)) == ["r"]
+    assert "r" in made.ledger.booked()
+    assert made.let_go(0.3, 0.0) == ()
+    assert made.wake_at_s == float("inf")
+
+
+def test_time_alone_makes_room() -> None:
+    """A backlog that will have been computed is none: asking again at `wake_at_s` is enough."""
+    made = admitting()
+    crowd(made, 1.9)
+    assert isinstance(ask(made, "r", request_class=BATCH), Held)
+    now, turns = 0.0, ()
+    while not turns:
+        assert made.wake_at_s > now
+        now = made.wake_at_s
+        turns = made.let_go(now, 0.0)
+    assert gone(turns) == ["r"]
+    assert 1.0 < now < 1.3  # when what is ahead takes 0.75 s
+
+
+def test_tokens_that_come_too_slowly_are_a_reason_to_hold() -> None:
+    """A batch so large that each step takes longer than the tightest class's token may."""
+    made = admitting(instance("a", max_num_seqs=None, kv_blocks=None))
+    crowd(made, 0.0, number=400, tokens=8000)
+    assert isinstance(ask(made, "r"), Held)
+    relieve(made, 0.1, number=400)
+    assert gone(made.let_go(0.1, 0.0)) == ["r"]
+
+
+def test_whoever_nobody_could_serve_later_either_is_refused_at_once() -> None:
+    """Waiting does not help against a model that is not served."""
+    made = admitting()
+    admitted = ask(made, "r", model="another")
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.reason is Reason.MODEL_NOT_SERVED
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "holds"),
+    [(Lifecycle.LOADING, True), (Lifecycle.STARTING, True), (Lifecycle.DRAINING, False), (Lifecycle.STOPPED, False)],
+)
+def test_only_for_an_instance_that_comes_a_request_waits(lifecycle: Lifecycle, holds: bool) -> None:
+    """What is going away will not come back for it."""
+    made = admitting(instance("a", lifecycle=lifecycle))
+    assert isinstance(ask(made, "r"), Held) is holds
+    if holds:
+        publish(made, instance("a"), 0.2)
+        assert gone(made.let_go(0.2, 0.0)) == ["r"]
+
+
+def test_an_instance_that_said_too_much_is_waited_for() -> None:
+    """Without admission it would be asked after all, if there is no other."""
+    made = admitting()
+    made.backpressure.push_back("a@1", 0.0, 0.0)
+    assert isinstance(ask(made, "r"), Held)
+
+
+def test_a_held_one_is_shed_when_its_time_is_over() -> None:
+    """What stood against the instances is told, and what the router says last of all."""
+    made = admitting()
+    crowd(made)
+    held = ask(made, "r")
+    assert isinstance(held, Held)
+    [turn] = made.let_go(held.until_s, 0.0)
+    assert shed((turn,)) == {"r": Reason.DEADLINE_UNREACHABLE}
+    reasons = [each.reason for each in turn.choice.decision.rejected]
+    assert reasons == [Reason.TTFT_BEYOND_BOUND, Reason.DEADLINE_UNREACHABLE]
+    assert turn.choice.option.request.id == "r"
+    assert made.let_go(held.until_s, 0.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "rules", "until_s", "reason"),
+    [
+        ({}, {}, 0.75, Reason.DEADLINE_UNREACHABLE),
+        ({"request_class": BATCH}, {}, 60.0, Reason.HELD_TOO_LONG),
+        ({"request_class": RequestClass.LONG_CONTEXT}, {}, 3.75, Reason.DEADLINE_UNREACHABLE),
+        ({"deadline_s": 0.5, "output_p50_tokens": 1}, {}, 0.5, Reason.DEADLINE_UNREACHABLE),
+        ({"request_class": BATCH, "deadline_s": 5.0, "output_p50_tokens": 1}, {}, 5.0, Reason.DEADLINE_UNREACHABLE),
+        (
+            {},
+            {"max_hold_s": {RequestClass.INTERACTIVE: 0.2, RequestClass.LONG_CONTEXT: 1, BATCH: 1}},
+            0.2,
+            Reason.HELD_TOO_LONG,
+        ),
+    ],
+)
+def test_how_long_a_request_is_held(
+    changes: dict[str, Any], rules: dict[str, Any], until_s: float, reason: Reason
+) -> None:
+    """Part of its class's TTFT, its own deadline or the operator's limit, whichever is first."""
+    made = admitting(rules=Admission(**rules))
+    crowd(made, 300.0)
+    held = ask(made, "r", **changes)
+    assert isinstance(held, Held)
+    assert held.until_s == pytest.approx(until_s)
+    assert made.let_go(until_s / 2, 0.0) == ()
+    assert shed(made.let_go(until_s, 0.0)) == {"r": reason}
+
+
+def test_a_deadline_that_nobody_can_meet_is_told_at_once() -> None:
+    """An idle instance would take longer than its client waits."""
+    made = admitting()
+    admitted = ask(made, "r", deadline_s=0.1, output_p50_tokens=1000)
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.reason is Reason.DEADLINE_UNREACHABLE
+
+
+def test_a_prompt_that_takes_longer_than_its_bound_even_alone_is_served() -> None:
+    """Nobody could keep the bound: then it is wider, and the fleet is not closed for such prompts."""
+    made = admitting(instance("a", hardware="l40s", max_model_len_tokens=None))
+    admitted = ask(made, "r", prompt_tokens=60_000)
+    assert isinstance(admitted, Choice)
+    assert admitted.decision.chosen is not None
+    assert admitted.decision.chosen.cost.ttft_s > 2.0
+
+
+def test_newcomers_do_not_overtake_their_equals() -> None:
+    """Though there is room when they come: it is those who waited that it is for."""
+    made = admitting()
+    crowd(made)
+    assert isinstance(ask(made, "first"), Held)
+    relieve(made, 0.1)
+    assert isinstance(ask(made, "second", 0.1), Held)
+    assert gone(made.let_go(0.1, 0.0)) == ["first", "second"]
+
+
+def test_a_more_urgent_newcomer_goes_first() -> None:
+    """By its priority; and one that wants another model waits for nobody."""
+    made = admitting(instance("a"), instance("b", models=("other",)))
+    crowd(made)
+    assert isinstance(ask(made, "first"), Held)
+    assert isinstance(ask(made, "elsewhere", model="other"), Choice)
+    relieve(made, 0.1)
+    assert isinstance(ask(made, "urgent", 0.1, priority=-1), Choice)
+
+
+def test_batch_goes_after_all_others_and_is_shed_before_them() -> None:
+    """Whoever came first."""
+    made = admitting(rules=Admission(max_held_requests=2))
+    crowd(made)
+    assert isinstance(ask(made, "batch", request_class=BATCH, priority=-4), Held)
+    assert isinstance(ask(made, "one"), Held)
+    assert isinstance(ask(made, "two", priority=4), Held)
+    assert made.wake_at_s < 0.0  # somebody's client is to be told
+    assert shed(made.let_go(0.0, 0.0)) == {"batch": Reason.HOLDING_FULL}
+    assert shed((Turn("late", refused(ask(made, "late", request_class=BATCH))),)) == {"late": Reason.HOLDING_FULL}
+    relieve(made, 0.1)
+    assert gone(made.let_go(0.1, 0.0)) == ["one", "two"]
+
+
+def refused(admitted: Choice | Held) -> Choice:
+    assert isinstance(admitted, Choice)
+    return admitted
+
+
+def test_bodies_are_counted_too() -> None:
+    """Requests are few and their bodies large."""
+    made = admitting(rules=Admission(max_held_bytes=1000))
+    crowd(made)
+    assert isinstance(ask(made, "small", body_bytes=600), Held)
+    assert refused(ask(made, "large", body_bytes=600)).decision.reason is Reason.HOLDING_FULL
+
+
+def test_batch_leaves_interactive_requests_their_bounds() -> None:
+    """What waits ahead of it must be short, though nobody waits for the batch itself."""
+    made = admitting(instance("a", max_model_len_tokens=None))
+    assert isinstance(ask(made, "long", request_class=BATCH, prompt_tokens=100_000), Choice)
+    assert isinstance(ask(made, "next", request_class=BATCH), Held)
+
+
+def test_a_withdrawn_request_is_gone() -> None:
+    """Its client is."""
+    made = admitting()
+    crowd(made)
+    assert isinstance(ask(made, "r"), Held)
+    made.release("r", 0.1)
+    relieve(made, 0.1)
+    assert made.let_go(0.1, 0.0) == ()
+
+
+def test_a_flood_does_not_go_before_another_tenant() -> None:
+    """Ten are held of one tenant when the first of another comes: it goes second at the latest."""
+    made = admitting(rules=Admission(wait_share=1.0))
+    crowd(made)
+    for number in range(10):
+        assert isinstance(ask(made, f"flood-{number}", tenant="flood"), Held)
+    assert isinstance(ask(made, "quiet", 0.1, tenant="quiet"), Held)
+    relieve(made, 0.1)
+    assert "quiet" in gone(made.let_go(0.1, 0.0))[:2]
+
+
+def test_who_waits_for_its_prefix_lets_others_go_first() -> None:
+    """There is room where the head's prompt is not held: the next one of its tenant goes there, and not the head."""
+    prefix = tuple(range(40))
+    made = admitting(instance("a"), instance("b"))
+    first = refused(ask(made, "seed", prefix=prefix, prompt_tokens=2560))
+    assert first.decision.chosen is not None
+    home = first.decision.chosen.instance.id
+    made.release("seed", 0.1)
+    other = "b" if home == "a" else "a"
+    crowd(made, name="a")
+    crowd(made, name="b")
+    assert isinstance(ask(made, "head", 0.2, prefix=prefix, prompt_tokens=2560), Held)
+    assert isinstance(ask(made, "next", 0.2), Held)
+    relieve(made, 0.3, other)
+    assert gone(made.let_go(0.3, 0.0))[0] == "next"
+
+
+def test_those_who_are_held_ahead_count_for_retry_after() -> None:
+    """At the pace at which they were let go lately."""
+    made = admitting(rules=Admission(max_held_requests=30))
+    crowd(made)
+    for number in range(30):
+        assert isinstance(ask(made, f"r{number}", request_class=BATCH), Held)
+    options = (Option(request("late", request_class=BATCH)),)
+    assert made.held_ahead_s(options, 0.0) == 0.0
+    choice = refused(made.admit(options, 0.0, 0.0))
+    snapshot = made.snapshot()
+    alone_s = retry_after_s(choice.option.request, choice.decision, snapshot, 0.0, 0.0)
+    assert alone_s >= 28  # the backlog
+    assert retry_after_s(choice.option.request, choice.decision, snapshot, 0.0, 0.0, 12.0) >= alone_s + 11
+
+
+def test_a_pace_is_known_from_the_first_seconds_on() -> None:
+    """Ten a second, after half a second and after a minute; unknown before, and when nothing has gone for long."""
+    flow = Flow()
+    assert flow.takes_s(100, 0.0) == 0.0
+    for number in range(600):
+        flow.add(number / 10)
+        if number in (5, 599):
+            assert flow.takes_s(100, number / 10) == pytest.approx(10.0, rel=0.3)
+    assert flow.takes_s(100, 1000.0) == 0.0
+
+
+def test_priority_narrows_bounds_and_so_does_a_share_that_is_exceeded() -> None:
+    """Lower priority yields first: its bounds are broken before those of the others."""
+    classes, rules = ClassPolicy(), Admission()
+    usual = bounds_for(request(), classes, rules, 0.0, 0.0)
+    lower = bounds_for(request(priority=2), classes, rules, 0.0, 0.0)
+    batch = bounds_for(request(request_class=BATCH), classes, rules, 0.0, 5.0)
+    assert lower.ttft_s < usual.ttft_s
+    assert lower.tpot_s < usual.tpot_s
+    assert (batch.waited_s, batch.own_prompt) == (0.0, False)
+    assert batch.tpot_s == pytest.approx(usual.tpot_s / 2)
+    assert bounds_for(request(), classes, rules, 0.0, 0.0, 0.8).ttft_s == pytest.approx(0.8 * usual.ttft_s)
+
+
+def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
+    """By weight; after a while in which the other one sends nothing, it is alone again."""
+    share = FairShare(lambda tenant: 3.0 if tenant == "gold" else 1.0, 0.8, 0.1)
+    for number in range(100):
+        share.look(number / 10)
+        share.charge("flood", 100.0, number / 10)
+    assert share.left("flood") == 1.0
+    for number in range(100, 200):
+        share.look(number / 10)
+        share.charge("flood", 100.0, number / 10)
+        share.charge("gold", 100.0, number / 10)
+    assert share.left("flood") == pytest.approx(0.8)
+    assert share.left("gold") == share.left("unheard of") == 1.0
+    for number in range(200, 1700):
+        share.look(number / 10)
+        share.charge("flood", 100.0, number / 10)
+    assert share.left("flood") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rejection", "words"),
+    [
+        (Rejection("a", Reason.TTFT_BEYOND_BOUND, 2.34, 1.5), "would answer after 2.34 s, 1.50 s are left"),
+        (Rejection("a", Reason.TPOT_BEYOND_BOUND, 0.06, 0.045), "would take 60.0 ms a token, 45.0 ms are allowed"),
+        (Rejection("a", Reason.DEADLINE_UNREACHABLE, 0.8, 0.1), "needs 0.80 s at the least, 0.10 s are left"),
+        (Rejection("a", Reason.HELD_TOO_LONG, 60.0, 60.0), "held it for 60.0 s, 60.0 s are allowed"),
+        (Rejection("a", Reason.HOLDING_FULL, 1001.0, 1000.0), "would hold 1,001 requests, may hold 1,000"),
+        (Rejection("a", Reason.PREFIX_ELSEWHERE, "its prefix", "less"), "has room, but not its prefix"),
+    ],
+)
+def test_reasons_in_words(rejection: Rejection, words: str) -> None:
+    """With both numbers."""
+    assert said(rejection) == words
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"max_held_requests": -1}, "max_held_requests and max_held_bytes"),
+        ({"max_hold_s": {RequestClass.BATCH: 1.0}}, "max_hold_s of interactive"),
+        ({"ttft_share": 0.0}, "ttft_share must be"),
+        ({"tpot_share": 1.5}, "tpot_share must be"),
+        ({"wait_share": 2.0}, "wait_share must be"),
+        ({"tenant_weights": {"gold": 0.0}}, "weight of gold"),
+        ({"default_weight": float("inf")}, "weight of other tenants"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(changes: dict[str, Any], line: str) -> None:
+    """In a line that names what is wrong."""
+    with pytest.raises(ValueError, match=line):
+        replace(Admission(), **changes)
+
+
+def test_ten_thousand_held_are_not_looked_at_one_by_one() -> None:
+    """Letting go tries the head of a lane alone: as many decisions for ten thousand as for ten."""
+    made = admitting(rules=Admission(max_held_requests=10_000, wait_share=1.0))
+    crowd(made)
+    for number in range(10_000):
+        assert isinstance(ask(made, f"r{number}", tenant=f"t{number % 50}"), Held)
+    assert made.gate is not None
+    tried = []
+    place = made.gate._place
+    made.gate._place = lambda *args: (tried.append(1), place(*args))[1]  # type: ignore[func-returns-value]
+    assert made.let_go(0.01, 0.0) == ()
+    assert len(tried) == 1
+
+
+def test_what_a_peer_serves_a_tenant_is_owed_here_too() -> None:
+    """A flood that another router lets in goes after the others here; and what it sends is told with its tenant."""
+    made = admitting(rules=Admission(wait_share=1.0))
+    crowd(made)
+    for number in range(5):
+        served = Reservation(f"x{number}", 0.0, 0.0, 1000, 100, 1000, router="peer", tenant="flood")
+        made.ledger.reserve("a@1", served, 0.1)
+        made.ledger.release(f"x{number}", 0.1, "peer")
+    assert isinstance(ask(made, "flood", 0.2, tenant="flood"), Held)
+    assert isinstance(ask(made, "quiet", 0.3, tenant="quiet"), Held)
+    relieve(made, 0.4)
+    assert gone(made.let_go(0.4, 0.0))[0] == "quiet"
+    assert made.ledger.reservation("quiet").tenant == "quiet"
