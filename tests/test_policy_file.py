@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.core.admission.admission import DEFAULT_HOLD_S, Admission
 from extproc.core.fleet.zones import UNLISTED, Crossing
 from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
+from extproc.errors import ConfigError
 from extproc.policy_file import OperatorPolicy, load_policy
 
 FULL = """
@@ -84,3 +86,30 @@ def test_a_wrong_file_is_one_line_and_status_2(
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_admission_is_off_until_its_section_stands_there(tmp_path: Path) -> None:
+    """An empty one is enough; what it leaves out keeps its default."""
+    assert policy_of(tmp_path, FULL).admission is None
+    assert policy_of(tmp_path, "admission: {}").admission == Admission()
+    text = "admission: {max_held_requests: 7, max_hold_s: {batch: 5}, tenant_weights: {gold: 4}, share_ramp: 0.2}"
+    rules = policy_of(tmp_path, text).admission
+    assert rules is not None
+    assert (rules.max_held_requests, rules.share_ramp, rules.weight("gold"), rules.weight("x")) == (7, 0.2, 4.0, 1.0)
+    assert rules.max_hold_s == {**DEFAULT_HOLD_S, RequestClass.BATCH: 5.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("admission: {held: 1}", "held"),
+        ("admission: {tpot_share: 2}", "tpot_share must be"),
+        ("admission: {share_ramp: 0}", "share_ramp must be"),
+        ("admission: {max_hold_s: {interactive: -1}}", "max_hold_s of interactive"),
+        ("admission: {tenant_weights: {gold: 0}}", "weight of gold"),
+    ],
+)
+def test_what_is_wrong_with_admission_is_named(tmp_path: Path, text: str, line: str) -> None:
+    """In one line, with the file."""
+    with pytest.raises(ConfigError, match=line):
+        policy_of(tmp_path, text)

@@ -31,6 +31,8 @@ class Trust:
     timeout_header: str = ""  # seconds, or milliseconds with "ms" behind the number
     class_header: str = ""  # interactive, long_context or batch
     placement_header: str = ""  # where it must be computed, in the grammar of `core.values.placement`
+    quality_header: str = ""  # floor on the quality of what a virtual model stands for: a tier's name, or a number
+    max_cost_header: str = ""  # ceiling on what the tokens of such a request may cost
     body_priority: bool = False  # the body's own `priority` field
     explain_header: str = ""  # whoever sends it is told in the answer's headers why the request went where it went
     explain_secret: str = ""  # which that header must hold then; "": any value will do
@@ -45,6 +47,8 @@ class Trust:
             self.timeout_header,
             self.class_header,
             self.placement_header,
+            self.quality_header,
+            self.max_cost_header,
             self.explain_header,
         }
         object.__setattr__(self, "headers", frozenset(names - {""}))
@@ -64,6 +68,8 @@ def caller_of(headers: Mapping[str, str], trust: Trust) -> Caller:
         timeout_s=_seconds(headers.get(trust.timeout_header, "")),
         request_class=_class(headers.get(trust.class_header, "")),
         placement=parse_placement(headers.get(trust.placement_header, "")),
+        min_quality=headers.get(trust.quality_header, "").strip()[:_LONGEST],
+        max_cost=headers.get(trust.max_cost_header, "").strip()[:_LONGEST],
     )
 
 

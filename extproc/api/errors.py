@@ -139,10 +139,13 @@ def unroutable(
         return _shed(reason, model, retry_after_s, dialect, gateway)
     if request.placement.endpoints is not None:
         return no_endpoint(str(reason), dialect, retry_after_s)
-    if reason is Reason.MODEL_NOT_SERVED:
+    if reason in (Reason.MODEL_NOT_SERVED, Reason.TENANT_NOT_ALLOWED):  # whom it is for is nobody else's business
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
     if reason is Reason.CAPABILITY_MISSING:
         message = f"The model '{model}' does not support what the request asks for ({_missing(decision)})."
+        return refusal(400, str(reason), message, dialect)
+    if reason in (Reason.QUALITY_TOO_LOW, Reason.COST_TOO_HIGH):
+        message = f"No model that stands behind '{model}' keeps to the quality and cost demanded ({reason})."
         return refusal(400, str(reason), message, dialect)
     if reason is Reason.PLACEMENT_UNREADABLE:
         terms = ", ".join(request.placement.unreadable)
@@ -155,6 +158,12 @@ def unroutable(
         return refusal(400, "context_length_exceeded", message, dialect, _PROMPT_FIELDS.get(request.api))
     message = f"No instance can serve the model '{model}' now ({reason})."
     return refusal(503, str(reason), message, dialect, retry_after_s=retry_after_s)
+
+
+def nothing_behind(asked: str, retry_after_s: int, dialect: Dialect = Dialect.OPENAI) -> Refusal:
+    """503 for a name that stands for models none of which is served at this time."""
+    message = f"None of the models that '{asked}' stands for is served now."
+    return refusal(503, Reason.MODEL_NOT_SERVED.value, message, dialect, "model", retry_after_s)
 
 
 def _missing(decision: Decision) -> str:

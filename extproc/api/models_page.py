@@ -1,4 +1,7 @@
-"""`GET /v1/models`, answered from the fleet: every model that a Ready instance serves, in OpenAI's shape."""
+"""`GET /v1/models`, answered from the fleet: every model that a Ready instance serves, in OpenAI's shape.
+
+With them stand the names that the operator lets stand for models, as long as one of these is served.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable
 import orjson
 
 from extproc.core.fleet.fleet import Member
+from extproc.core.models.virtual import ModelPolicy
 from extproc.core.values.instance import Lifecycle
 
 
@@ -16,8 +20,13 @@ def is_models_page(method: str, path: str) -> bool:
     return method == "GET" and segments[-1:] == ["models"]
 
 
-def models_page(members: Iterable[Member]) -> bytes:
-    """The list as JSON, by name; `max_model_len` is the longest context that any of its instances offers."""
+def models_page(members: Iterable[Member], policy: ModelPolicy | None = None, tenant: str = "") -> bytes:
+    """The list as JSON, by name, of what a tenant may use.
+
+    `max_model_len` is the longest context that any instance of a model offers; of a name that stands for several, the
+    longest of these.
+    """
+    policy = policy or ModelPolicy()
     longest: dict[str, int | None] = {}
     for member in members:
         instance = member.instance
@@ -25,8 +34,13 @@ def models_page(members: Iterable[Member]) -> bytes:
             for model in instance.models:
                 known = longest.get(model) or 0
                 longest[model] = max(known, instance.max_model_len_tokens or 0) or None
+    listed = {model: tokens for model, tokens in longest.items() if policy.may_use(model, tenant)}
+    for name in policy.names_for(tenant):
+        served = [model for model in policy.stands_for(name) if model in listed]
+        if served and name not in longest:
+            listed[name] = max(longest[model] or 0 for model in served) or None
     entries = [
-        {"id": model, "object": "model", "created": 0, "owned_by": "extproc", "max_model_len": longest[model]}
-        for model in sorted(longest)
+        {"id": model, "object": "model", "created": 0, "owned_by": "extproc", "max_model_len": listed[model]}
+        for model in sorted(listed)
     ]
     return orjson.dumps({"object": "list", "data": entries})

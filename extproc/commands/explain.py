@@ -111,7 +111,7 @@ async def _of_body(args: argparse.Namespace) -> Explanation:
     body, headers = _read(args.body), dict(map(_header, args.header))
     policy = replace(serve.policy(args), alternatives=_ALL)
     tokenizers = Tokenizers.load(serve.tokenizer_directories(args), args.count_budget_s)
-    rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models)
+    rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models, rule_headers=policy.models.headers)
     try:
         async with Registry(redis_settings(args), args.fleet, Gate(destinations(args))) as registry:
             router = await look(registry, policy, serve.speed_priors(args.profiles), kv=bool(tokenizers.models))

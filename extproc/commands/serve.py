@@ -210,11 +210,13 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         ("priority", "holds the priority, a whole number, lower is more urgent"),
         ("timeout", "holds the seconds (or 250ms) that the caller waits"),
         ("class", "is interactive, long_context or batch"),
+        ("quality", "is the least quality that a virtual model may come to stand for, a tier or a number"),
+        ("max-cost", "is the most that the tokens of a virtual model's request may cost"),
         ("placement", "demands where to compute, such as zone=eu-*, precision=bf16, single-node"),
     ):
         group.add_argument(
             f"--{name}-header",
-            default=environment(f"{name.upper()}_HEADER", ""),
+            default=environment(f"{name.upper().replace('-', '_')}_HEADER", ""),
             metavar="NAME",
             help=f"trusted header that {what} (default: none)",
         )
@@ -253,6 +255,8 @@ def trust(args: argparse.Namespace) -> Trust:
         timeout_header=optional(args.timeout_header),
         class_header=optional(args.class_header),
         placement_header=optional(args.placement_header),
+        quality_header=optional(args.quality_header),
+        max_cost_header=optional(args.max_cost_header),
         body_priority=args.trust_body_priority,
         explain_header=optional(args.explain_header),
         explain_secret=environment("EXPLAIN_SECRET", ""),
@@ -309,6 +313,7 @@ def policy(args: argparse.Namespace) -> Policy:
         max_prefix_entries=args.max_prefix_entries,
         tenants_share_prefixes=args.tenants_share_prefixes,
         classes=operator.classes,
+        models=operator.models,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         hand_over=HandOver(args.hand_over),
         admission=held_for_at_most(operator.admission or (Admission() if args.admission else None), args.max_hold_s),
@@ -334,6 +339,7 @@ def run(args: argparse.Namespace) -> int:
     from extproc.server.run import serve
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    operator = policy(args)
     settings = ServeSettings(
         listen=parse_endpoint(args.listen),
         pages=parse_endpoint(args.metrics_listen),
@@ -345,11 +351,11 @@ def run(args: argparse.Namespace) -> int:
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
-        rules=rules(args),
+        rules=replace(rules(args), rule_headers=operator.models.headers),
         tokenizers=tokenizer_directories(args),
         count_budget_s=args.count_budget_s,
         speed_priors=speed_priors(args.profiles),
-        policy=policy(args),
+        policy=operator,
     )
     uvloop.run(serve(settings))
     return 0

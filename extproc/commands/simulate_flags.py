@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 TRACES = "EXTPROC_TRACES"
 LOAD = 0.85  # where nobody says a pace
 _SUITE_HAS_ITS_OWN = (
-    *("traffic", "requests", "fleet", "like", "load", "rate"),
+    *("traffic", "requests", "fleet", "like", "policy_file", "load", "rate"),
     *("state_delay", "state_period", "state_loss", "cache_delay", "replicas", "peer_delay"),
 )
 
@@ -163,6 +164,17 @@ def _load(args: argparse.Namespace) -> float | None:
 
 
 def _fleet(args: argparse.Namespace) -> FleetSpec:
+    """The fleet, under the policy file of its operator if one is named."""
+    from extproc.policy_file import load_policy
+
+    fleet = _named_fleet(args)
+    if args.policy_file is None:
+        return fleet
+    operator = load_policy(args.policy_file)
+    return replace(fleet, models=operator.models, classes=operator.classes)
+
+
+def _named_fleet(args: argparse.Namespace) -> FleetSpec:
     from extproc.sim.fleet.builtin import BUILTIN
     from extproc.sim.fleet.file import read
 
@@ -183,7 +195,7 @@ def _add_what(group: _Group) -> None:
         "--traffic",
         default="day",
         metavar="WORKLOAD",
-        help="chat, rag, agents, documents, batch or day with options as in 'chat?requests=2000&seed=3'; "
+        help="chat, rag, agents, documents, batch, needs or day with options as in 'chat?requests=2000&seed=3'; "
         "mooncake:PATH, azure:PATH, agentic:PATH, log:PATH or a path; a public trace's name, see --traces; "
         "a mix as in '60%% chat + 40%% rag' (default: %(default)s)",
     )
@@ -192,11 +204,17 @@ def _add_what(group: _Group) -> None:
         "--fleet",
         default="mixed",
         metavar="FLEET",
-        help="uniform, mixed, disaggregated, half_disaggregated, both_ways, a fleet file, or what "
+        help="uniform, mixed, two_models, disaggregated, half_disaggregated, both_ways, a fleet file, or what "
         "`extproc fleet --json` printed (default: %(default)s)",
     )
     group.add_argument(
         "--like", default="", metavar="MODEL", help="model whose step times stand for those of a live fleet's models"
+    )
+    group.add_argument(
+        "--policy-file",
+        type=Path,
+        metavar="FILE.yaml",
+        help="the operator's policy file, of which classes and models count here (default: what the fleet has)",
     )
     group.add_argument(
         "--policy",

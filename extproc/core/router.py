@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from itertools import repeat
 from math import ceil
 
 from extproc.core.admission.bounds import Bounds
@@ -26,6 +25,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
 from extproc.core.prefixes.kv_index import KvIndex
@@ -37,7 +37,7 @@ from extproc.core.pricing.tail import TtftTail
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
-from extproc.core.values.decision import Candidate, Decision, Reason
+from extproc.core.values.decision import Candidate, Decision
 from extproc.core.values.instance import Instance
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
@@ -127,21 +127,26 @@ class Router:
         now: float,
         draw: float,
         full: Set[str] = frozenset(),
-        bounds: Sequence[Bounds | None] = (),
+        bounds: Bounds | None = None,
     ) -> Choice:
         """Decide which of the models that may serve a request does, and where; book it there.
 
-        `options` are at least one, in the order in which equals are preferred; `bounds` is what may be predicted of
-        each, () for no bounds; the rest is as in `choose`.
+        `options` are at least one; `bounds` is what may be predicted of each, None for anything; the rest is as in
+        `choose`.
         """
         snapshot = self.snapshot()
-        within = zip(options, bounds or repeat(None), strict=False)
-        decided = [(option, _decided(option.request, snapshot, now, draw, full, bound)) for option, bound in within]
-        option, decision = taken = min(decided, key=_rank)
+
+        def decided(option: Option) -> Decision:
+            request = option.request
+            decision = decide(request, snapshot, now, draw, full, bounds)
+            return paired(decision, request, snapshot, now, draw, full, bounds)
+
+        choice = choose_option(options, decided, self.policy, draw)
+        decision = choice.decision
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
-            self.book(option.request, decision.chosen, now, decision.partner)
-        return Choice(option, decision, tuple([each for each in decided if each is not taken]))
+            self.book(choice.option.request, decision.chosen, now, decision.partner)
+        return choice
 
     def admit(
         self,
@@ -353,21 +358,6 @@ class Router:
         served = self.fleet.by_address(outcome.address)
         if served is not None and self.trust.learn(served.instance.key, outcome):
             self.prefixes.forget(served.instance.key)
-
-
-def _decided(
-    request: Request, snapshot: Snapshot, now: float, draw: float, full: Set[str], bounds: Bounds | None
-) -> Decision:
-    decision = decide(request, snapshot, now, draw, full, bounds)
-    return paired(decision, request, snapshot, now, draw, full, bounds)
-
-
-def _rank(decided: tuple[Option, Decision]) -> tuple[bool, float]:
-    """The cheapest first; then, of those that nobody can serve, whose reason is the nearest to success."""
-    option, decision = decided
-    if decision.chosen is not None:
-        return False, decision.chosen.cost.total_s + option.extra_s
-    return True, -list(Reason).index(decision.reason or Reason.NO_INSTANCE)
 
 
 def _kv_tokens(instance: Instance) -> int:

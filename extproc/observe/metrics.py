@@ -88,6 +88,8 @@ class Metrics:
         self._registry.register(_LiveGauges(read_gauges))
         self._requests = self._counter("requests", "Requests by what was done with them.", "action", "reason")
         self._routed = self._counter("routed_requests", "Requests routed to each instance.", "instance", "model")
+        of_name = "Requests for a name that the operator lets stand for models, by the model that was chosen."
+        self._chosen_models = self._counter("model_choices", of_name, "asked", "model")
         self._outcomes = self._counter("outcomes", "Finished requests by HTTP status.", "status", "routed")
         self._retries = self._counter("retries", "Further attempts that Envoy made.")
         self._tokens = self._counter("tokens", "Tokens that engines reported.", "kind", "model")
@@ -112,6 +114,10 @@ class Metrics:
         self._believed.labels(features.model).inc(features.cached_tokens)
         self._predicted.labels(features.model).observe(features.ttft_s)
         self._decide.observe(took_s)
+
+    def chose_model(self, asked: str, model: str) -> None:
+        """A request was sent to another model than the one that it names: a name of the operator's, or a fallback."""
+        self._chosen_models.labels(asked, model).inc()
 
     def answered(self, reason: str) -> None:
         """A request was answered in the engine's place: refused, or told what the router knows itself."""

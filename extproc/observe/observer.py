@@ -7,10 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from extproc.api.errors import SHED
-from extproc.core.reasons.explanation import Explanation
-from extproc.core.values.decision import Decision
+from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.values.outcome import Outcome
-from extproc.core.values.request import Request
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange
@@ -31,6 +29,8 @@ class Observer:
         match reply:
             case RouteTo():
                 self._metrics.routed(reply.features, took_s)
+                if exchange.asked not in ("", reply.features.model):
+                    self._metrics.chose_model(exchange.asked, reply.features.model)
             case Answer():
                 self._metrics.answered(reply.reason)
             case PassOn():
@@ -64,20 +64,22 @@ class Observer:
 
     def recent(self) -> list[dict[str, Any]]:
         """Latest decisions, oldest first: where to, at what cost, what else was possible, what was not and why."""
-        return [describe(each.request, each.decision) for each in self._recent]
+        return [describe(each) for each in self._recent]
 
     def explain(self, request_id: str) -> Explanation | None:
         """One of them with its reasons and its outcome, by our id, Envoy's, or "last"; None if it is not known."""
         return self._recent.explain(request_id)
 
 
-def describe(request: Request, decision: Decision) -> dict[str, Any]:
+def describe(known: Material) -> dict[str, Any]:
     """A decision as plain values for JSON."""
+    request, decision = known.request, known.decision
     chosen = decision.chosen
     return {
         "request": request.id,
         "api": request.api,
         "model": request.model,
+        "models": None if known.models is None else asdict(known.models),
         "prompt_tokens": request.prompt_tokens,
         "expected_output_tokens": request.expected_output_tokens,
         "instance": chosen.instance.id if chosen else None,

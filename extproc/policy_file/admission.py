@@ -26,6 +26,8 @@ class AdmissionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ttft_share: float = _USUAL.ttft_share
     tpot_share: float = _USUAL.tpot_share
     wait_share: float = _USUAL.wait_share
+    share_narrowest: float = _USUAL.share_narrowest
+    share_ramp: float = _USUAL.share_ramp
     tenant_weights: dict[str, float] = {}
     default_weight: float = _USUAL.default_weight
 
@@ -41,6 +43,8 @@ def admission_of(section: AdmissionSection | None) -> Admission | None:
         ttft_share=section.ttft_share,
         tpot_share=section.tpot_share,
         wait_share=section.wait_share,
+        share_narrowest=section.share_narrowest,
+        share_ramp=section.share_ramp,
         tenant_weights=section.tenant_weights,
         default_weight=section.default_weight,
     )

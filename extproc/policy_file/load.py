@@ -12,12 +12,14 @@ from extproc.adapters import yaml_files
 from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
 from extproc.core.limits.rules import Limits
+from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
 from extproc.policy_file.limits import LimitsSection, limits_of
+from extproc.policy_file.models import ListedModel, ListedVirtual, models_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
 
@@ -27,8 +29,9 @@ class OperatorPolicy:
 
     zones: Zones = field(default_factory=Zones)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
-    admission: Admission | None = None  # None: nothing is held
     limits: Limits = field(default_factory=Limits)
+    models: ModelPolicy = field(default_factory=ModelPolicy)
+    admission: Admission | None = None  # None: nothing is held
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,8 +41,14 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     classes: dict[RequestClass, dict[str, Any]] = {}
     priority_step: float | None = None
     priority_span: int | None = None
-    admission: AdmissionSection | None = None
     limits: LimitsSection = LimitsSection()
+    quality_tiers: tuple[str, ...] = ()
+    models: dict[str, ListedModel] = {}
+    virtual_models: dict[str, ListedVirtual] = {}
+    aliases: dict[str, str] = {}
+    fallbacks: dict[str, tuple[str, ...]] = {}
+    context_window_fallbacks: dict[str, tuple[str, ...]] = {}
+    admission: AdmissionSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -49,8 +58,16 @@ def load_policy(path: Path) -> OperatorPolicy:
         return OperatorPolicy(
             zones=zones_of(file.own_zone, file.crossings, file.unlisted),
             classes=classes_of(file.classes, file.priority_step, file.priority_span),
-            admission=admission_of(file.admission),
             limits=limits_of(file.limits),
+            models=models_of(
+                file.quality_tiers,
+                file.models,
+                file.virtual_models,
+                file.aliases,
+                file.fallbacks,
+                file.context_window_fallbacks,
+            ),
+            admission=admission_of(file.admission),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -67,7 +67,7 @@ def _groups(traffic: Traffic, fleet: FleetSpec) -> list[tuple[list[InstanceSpec]
     """Instances that serve the same requests, with these; models that the same instances serve are one group."""
     here = [spec for spec in fleet.instances if spec.at_start]
     by_model = {
-        model: tuple(number for number, spec in enumerate(here) if model in spec.models)
+        model: tuple(number for number, spec in enumerate(here) if fleet.serves(spec, model))
         for model in {arrival.model for arrival in traffic.arrivals}
     }
     members: dict[tuple[int, ...], list[Arrival]] = {}

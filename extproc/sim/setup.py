@@ -107,7 +107,10 @@ def _aimed(traffic: Traffic, fleet: FleetSpec) -> Traffic:
 
     Raises ConfigError if there is none: then nobody can tell which is meant.
     """
-    served = {model for spec in fleet.instances for model in spec.models}
+    served = {model for spec in fleet.instances for model in spec.models} | {
+        *fleet.models.virtual,
+        *fleet.models.aliases,
+    }
     strange = sorted({arrival.model for arrival in traffic.arrivals} - served)
     if not strange:
         return traffic

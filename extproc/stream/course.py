@@ -1,14 +1,15 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
-    body -> prompt -> request -> within its limits -> counted, if that could change the decision -> let in, perhaps held
-    before -> a place taken, in strict mode -> RouteTo
+    body -> prompt -> the models that may serve it -> within its limits -> counted, if that could change the decision
+    -> let in, perhaps held before -> a place taken, in strict mode -> RouteTo
 
 It may end sooner: with an Answer where the client or the fleet is at fault, with PassOn where Envoy guesses better.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from extproc.api import errors
@@ -17,12 +18,14 @@ from extproc.api.paths import Endpoint
 from extproc.api.renaming import renamed
 from extproc.core.eligibility.counting import wish_for
 from extproc.core.features import request_of, with_count, with_ids
+from extproc.core.models.plan import Plan
 from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import Decision, Reason
-from extproc.core.values.option import Option
+from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Caller, Prompt, Request
+from extproc.stream.choice import only_first, plan_of
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
 from extproc.stream.held import Admitting
@@ -43,12 +46,13 @@ class Head:
     endpoint: Endpoint
     caller: Caller
     path: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
     content_type: str = ""
     gateway: Gateway | None = None  # None: a proxy that balances by itself what is not decided upon
 
 
 class Course:
-    """`request` and `decision` are the latest; None before there are any."""
+    """`request`, `decision` and the rest are the latest; None before there are any."""
 
     def __init__(self, router: Router, request_id: str, rules: Rules, head: Head) -> None:
         self._router = router
@@ -58,6 +62,8 @@ class Course:
         self._admitting = Admitting(router, request_id)
         self.request: Request | None = None
         self.decision: Decision | None = None
+        self.plan: Plan | None = None  # what the model's name led to
+        self.choice: Choice | None = None  # between its options
         self.decided_at_s = 0.0
         self.headers: Headers = ()  # of the answer, whoever gives it
         self._receipt = ""  # for what was charged to limits
@@ -68,27 +74,30 @@ class Course:
             prompt = self._prompt(body)
         except BodyError as error:
             return answer(errors.bad_body(error, self.dialect))
-        request = self._request(prompt, now, len(body))
-        charged = yield from limited(self._rules.limits, request, self.dialect, now, draw)
+        options = self._options(prompt, now, len(body))
+        asked = replace(self._likeliest(options, prompt, now), model=prompt.model)
+        charged = yield from limited(self._rules.limits, asked, self.dialect, now, draw)
         now, draw, self.headers, self._receipt = charged.now, charged.draw, charged.headers, charged.receipt
         if charged.refusal is not None:
             return answer(charged.refusal)
-        if not request.model:  # some APIs leave it out; the engine has a default, and we do not know it
+        if not prompt.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self.pass_on("no_model", draw)
-        if self._may_count(prompt):
-            request, now, draw = yield from self._counted(request, prompt, now, draw)
-        asked = prompt.model
+        if not options:
+            return self._no_option(prompt, now, draw)
+        if only_first(options) and self._may_count(prompt, options[0].request):
+            counted, now, draw = yield from self._counted(options[0].request, prompt, now, draw)
+            options = (replace(options[0], request=counted), *options[1:])
+        named = prompt.model
         del prompt  # it may be held for long
         decide = self._placed if self._rules.strict else self._decided
-        decision, now, draw = yield from decide(request, now, draw)
+        choice, now, draw = yield from decide(options, now, draw)
+        request, decision = choice.option.request, choice.decision
         if decision.chosen is None:
             return self._turned_away(request, decision, now, draw)
-        assert self.request is not None  # as it was decided upon
-        gateway = self._head.gateway is not None
-        reply = route_to(self._router, self.request, decision, self._rules, in_header=gateway)
+        reply = route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
         if self._receipt:
             reply = replace(reply, features=replace(reply.features, charge=self._receipt))
-        return self._renamed(reply, body, asked, self.request.model)
+        return self._renamed(reply, body, named, request.model)
 
     def _renamed(self, reply: RouteTo, body: bytes, old: str, new: str) -> RouteTo:
         """The reply that also names the model that was chosen, where the client's call names another."""
@@ -100,8 +109,9 @@ class Course:
         return replace(reply, path=changed.path, body=changed.body)
 
     def read(self, body: bytes, now: float) -> Request:
-        """The request that a body asks for. Raises BodyError."""
-        return self._request(self._prompt(body), now, len(body))
+        """The request that a body asks for, as the likeliest model would get it. Raises BodyError."""
+        prompt = self._prompt(body)
+        return self._likeliest(self._options(prompt, now, len(body)), prompt, now)
 
     @property
     def held_s(self) -> float | None:
@@ -120,17 +130,26 @@ class Course:
             return prompt
         return replace(prompt, priority=None)
 
-    def _request(self, prompt: Prompt, now: float, body_bytes: int) -> Request:
-        share, beliefs = self._router.policy.tenants_share_prefixes, self._router.beliefs
-        caller = self._head.caller
-        self.request = request_of(prompt, caller, self._id, beliefs, now, share_prefixes=share, body_bytes=body_bytes)
-        return self.request
+    def _likeliest(self, options: tuple[Option, ...], prompt: Prompt, now: float) -> Request:
+        """The request as the first of the models would get it; under the name that the client says if there is none."""
+        if options:
+            return options[0].request
+        share = self._router.policy.tenants_share_prefixes
+        return request_of(prompt, self._head.caller, self._id, self._router.beliefs, now, share_prefixes=share)
 
-    def _may_count(self, prompt: Prompt) -> bool:
+    def _options(self, prompt: Prompt, now: float, body_bytes: int) -> tuple[Option, ...]:
+        """Models that may serve the prompt, each with the request as it would get it; none if none may."""
+        head = self._head
+        self.plan = plan_of(self._router, prompt, head.caller, head.headers, self._id, now, body_bytes)
+        if self.plan.options:
+            self.request = self.plan.options[0].request
+        return self.plan.options
+
+    def _may_count(self, prompt: Prompt, request: Request) -> bool:
         """Whether token ids are at hand, or can be had."""
         if prompt.token_ids:
             return prompt.choices == 1 and not prompt.pieces
-        return prompt.countable is not None and prompt.model in self._rules.counted_models
+        return prompt.countable is not None and request.model in self._rules.counted_models
 
     def _counted(
         self, request: Request, prompt: Prompt, now: float, draw: float
@@ -146,46 +165,70 @@ class Course:
             now, draw = resumed.now, resumed.draw
             if isinstance(resumed.result, ExactCount):
                 request = with_count(request, prompt, resumed.result, wish.layouts)
-        self.request = request
         return request, now, draw
 
     def _decided(
-        self, request: Request, now: float, draw: float, full: frozenset[str] = frozenset()
-    ) -> Steps[tuple[Decision, float, float]]:
-        """The decision. `full`: keys of instances without a place left over all routers."""
-        choice, now, draw = yield from self._admitting.steps((Option(request),), now, draw, full)
-        self.request, self.decision, self.decided_at_s = choice.option.request, choice.decision, now
-        return choice.decision, now, draw
+        self, options: tuple[Option, ...], now: float, draw: float, full: frozenset[str] = frozenset()
+    ) -> Steps[tuple[Choice, float, float]]:
+        """The choice. `full`: keys of instances without a place left over all routers."""
+        choice, now, draw = yield from self._admitting.steps(options, now, draw, full)
+        return self._chose(choice, now), now, draw
 
-    def _placed(self, request: Request, now: float, draw: float) -> Steps[tuple[Decision, float, float]]:
-        """The decision, with a place taken that no other router has; what is left is decided upon anew."""
+    def _placed(self, options: tuple[Option, ...], now: float, draw: float) -> Steps[tuple[Choice, float, float]]:
+        """The choice, with a place taken that no other router has; what is left is decided upon anew."""
         full: frozenset[str] = frozenset()
         while True:
-            decision, now, draw = yield from self._decided(request, now, draw, full)
+            choice, now, draw = yield from self._decided(options, now, draw, full)
+            decision = choice.decision
             if decision.chosen is None:
-                return decision, now, draw
+                return choice, now, draw
             ranked = [candidate.instance for candidate in decision.candidates]
             places = tuple(Place(each.key, self._router.limit(each)) for each in ranked)
             resumed = yield TakePlace(self._id, places)
             now, draw, place = resumed.now, resumed.draw, resumed.result
             if isinstance(place, int):
-                decision = self.decision = decision.with_chosen(place)
+                decision = decision.with_chosen(place)
+                choice = self._chose(replace(choice, decision=decision), self.decided_at_s)
                 assert decision.chosen is not None
                 if place:
-                    assert self.request is not None
-                    self._router.place(self.request, decision.chosen, now, decision.partner)
-                return decision, now, draw
+                    self._router.place(choice.option.request, decision.chosen, now, decision.partner)
+                return choice, now, draw
             self._router.release(self._id, now)
             full |= {each.key for each in ranked}
 
+    def _chose(self, choice: Choice, now: float) -> Choice:
+        self.choice, self.request, self.decision, self.decided_at_s = (
+            choice,
+            choice.option.request,
+            choice.decision,
+            now,
+        )
+        return choice
+
+    def _no_option(self, prompt: Prompt, now: float, draw: float) -> Answer | PassOn:
+        """No model may serve it, whatever its instances do."""
+        assert self.plan is not None
+        request = self._likeliest((), prompt, now)
+        self._chose(Choice(Option(request), self.plan.refused()), now)
+        return self._turned_away(request, self.plan.refused(), now, draw)
+
     def _turned_away(self, request: Request, decision: Decision, now: float, draw: float) -> Answer | PassOn:
-        """Refuse, unless no instance is known at all: then Envoy's own balancing may be the better guess."""
+        """Refuse, unless no instance is known at all: then Envoy's own balancing may be the better guess.
+
+        Not of a name that no engine knows: it would be sent on with that name.
+        """
         gateway = self._head.gateway
-        if decision.reason is Reason.NO_INSTANCE and not self._rules.refuse_unknown and gateway is None:
+        assert self.plan is not None
+        stands_in = self.plan.asked != request.model or bool(self.plan.virtual)
+        known = self._rules.refuse_unknown or gateway is not None or stands_in
+        if decision.reason is Reason.NO_INSTANCE and not known:
             return self.pass_on(decision.reason, draw)
-        ahead_s = self._router.held_ahead_s((Option(request),), now)
+        ahead_s = self._router.held_ahead_s(self.plan.options or (Option(request),), now)
         wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw, ahead_s)
-        return answer(errors.unroutable(request, decision, wait_s, self.dialect, gateway=gateway is not None))
+        if stands_in and decision.reason is Reason.MODEL_NOT_SERVED:
+            return answer(errors.nothing_behind(self.plan.asked, wait_s, self.dialect))
+        asked = replace(request, model=self.plan.asked)
+        return answer(errors.unroutable(asked, decision, wait_s, self.dialect, gateway=gateway is not None))
 
     def pass_on(self, reason: str, draw: float) -> PassOn | Answer:
         """The reply that lets the request go on undecided."""

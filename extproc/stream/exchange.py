@@ -36,6 +36,7 @@ from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
 from extproc.core.reasons.explanation import Material, explain, material
 from extproc.core.reasons.explanation_text import as_line
+from extproc.core.reasons.model_choice import told_models
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
@@ -107,6 +108,11 @@ class Exchange:
     def request(self) -> Request | None:
         """What is asked for, None as long as it is not known."""
         return self._course.request if self._course else None
+
+    @property
+    def asked(self) -> str:
+        """The name of the model that the client asks for, "" as long as it is not known."""
+        return self._course.plan.asked if self._course and self._course.plan else ""
 
     @property
     def decision(self) -> Decision | None:
@@ -192,7 +198,8 @@ class Exchange:
         course = self._course
         if course is None or course.request is None or course.decision is None:
             return None
-        known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s)
+        models = None if course.plan is None or course.choice is None else told_models(course.plan, course.choice)
+        known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s, models)
         return known if course.held_s is None else replace(known, held_s=course.held_s)
 
     @property
@@ -209,7 +216,7 @@ class Exchange:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
         self._has_length = "content-length" in head.headers
         if self._rules.answer_models and is_models_page(head.method, head.path):
-            return self._end(answer(errors.Refusal(200, "models", models_page(self._router.fleet.members()))))
+            return self._end(answer(errors.Refusal(200, "models", self._models(head))))
         endpoint = endpoint_for(head.method, head.path)
         if endpoint is None:
             return self._end(self._undecided("unknown_path", head, None, draw))
@@ -228,12 +235,24 @@ class Exchange:
         self._state = _State.BODY
         return (Continue(RequestHeaders),)
 
+    def _models(self, head: RequestHeaders) -> bytes:
+        """The page of all models that the caller may use."""
+        tenant = caller_of(head.headers, self._rules.trust).tenant
+        return models_page(self._router.fleet.members(), self._router.policy.models, tenant)
+
     def _begin_course(self, head: RequestHeaders, endpoint: Endpoint) -> None:
         caller = caller_of(head.headers, self._rules.trust)
         if head.subset is not None:
             caller = confined(caller, head.subset)
         content_type, gateway = head.headers.get("content-type", ""), self._gateway(head)
-        known = Head(endpoint=endpoint, caller=caller, path=head.path, content_type=content_type, gateway=gateway)
+        known = Head(
+            endpoint=endpoint,
+            caller=caller,
+            path=head.path,
+            headers=head.headers,
+            content_type=content_type,
+            gateway=gateway,
+        )
         self._course = Course(self._router, self._id, self._rules, known)
 
     def _gateway(self, head: RequestHeaders) -> Gateway | None:

@@ -30,9 +30,10 @@ class Rules:
     counted_models: frozenset[str] = frozenset()  # whose tokens the shell can count exactly
     limits: Limits = field(default_factory=Limits)
     destination: Destination = Destination.CLUSTER
+    rule_headers: frozenset[str] = frozenset()  # that the operator's rules on models look at, by lower-case name
     body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
 
     @property
     def headers(self) -> frozenset[str]:
         """Names of the request headers that an exchange looks at, beside method and path."""
-        return self.trust.headers | {"content-type", "content-length", TRACE_HEADER}
+        return self.trust.headers | self.rule_headers | {"content-type", "content-length", TRACE_HEADER}

@@ -90,6 +90,7 @@ def _broken(
     if bounds.deadline_in_s is not None:
         prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
         limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
+    limit_s = min(limit_s, own_s(mine) + bounds.ahead_s)
     tpot_limit_s = max(bounds.tpot_s, 1.5 * min(steps_s.values()))
     if request.expected_output_tokens <= 1:
         tpot_limit_s = math.inf

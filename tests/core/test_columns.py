@@ -196,6 +196,7 @@ def chance_bounds(chance: random.Random) -> Bounds:
         chance.choice((0.005, 0.012, 0.05)),
         chance.choice((0.0, 0.11, 0.93)),
         own_prompt=chance.random() < 0.7,
+        ahead_s=chance.choice((float("inf"), float("inf"), 0.03)),
         keeps_prefix=chance.random() < 0.3,
         deadline_in_s=chance.choice((None, None, 0.5, 3.0)),
     )

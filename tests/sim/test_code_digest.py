@@ -8,7 +8,7 @@ from extproc.sim import code_digest
 from extproc.sim.code_digest import digest_of, modules_of
 from extproc.sim.policies.catalog import CATALOG
 
-OURS = {"extproc", "always_paired", "never_paired"}
+OURS = {name for name, entry in CATALOG.items() if entry.factory.__module__.startswith("extproc.sim.policies.ours")}
 RIVALS = sorted(set(CATALOG) - OURS - {"oracle"})
 
 

@@ -24,7 +24,7 @@ class Admission:
     ttft_share: float = 0.75  # of a class's TTFT that may be predicted: predictions err, and an answer late is a loss
     tpot_share: float = 0.9
     wait_share: float = 0.5  # of the TTFT that may be predicted, how much may pass while it is held
-    share_narrowest: float = 0.8  # what is left of the bounds of a tenant far above its share of the fleet …
+    share_narrowest: float = 0.9  # what is left of the bounds of a tenant far above its share of the fleet …
     share_ramp: float = 0.1  # … which is this share more than its own
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     default_weight: float = 1.0  # of tenants that are not listed
@@ -36,9 +36,11 @@ class Admission:
         for kind in RequestClass:
             if not 0.0 <= self.max_hold_s.get(kind, -1.0) < float("inf"):
                 raise ValueError(f"max_hold_s of {kind.value} must be 0 or more, and finite")
-        for name in ("ttft_share", "tpot_share", "wait_share"):
+        for name in ("ttft_share", "tpot_share", "wait_share", "share_narrowest"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be more than 0 and at most 1")
+        if not 0.0 < self.share_ramp < float("inf"):
+            raise ValueError("share_ramp must be more than 0, and finite")
         for tenant, weight in (*self.tenant_weights.items(), ("other tenants", self.default_weight)):
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"the weight of {tenant} must be more than 0, and finite")

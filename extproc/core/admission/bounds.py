@@ -36,6 +36,7 @@ class Bounds:
     tpot_s: float
     waited_s: float = 0.0
     own_prompt: bool = True  # whether computing its own prompt counts to its TTFT
+    ahead_s: float = float("inf")  # that may be ahead of it on its instance
     keeps_prefix: bool = False  # whether it shall go only where the most of its prompt is held
     deadline_in_s: float | None = None  # until its client does not wait for the rest of the answer any more
 
@@ -116,6 +117,8 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> K
     tpot_limit_s = max(bounds.tpot_s, _WIDER_STEPS * prices.idle_step_s[eligible].min().item())
     if request.expected_output_tokens <= 1:
         tpot_limit_s = float("inf")
+    if bounds.ahead_s < float("inf"):
+        limits_s = np.minimum(limits_s, own_s + bounds.ahead_s)
     flags = eligible & (ttft_s <= limits_s) & (prices.tpot_s <= tpot_limit_s)
     prefixed = eligible
     if bounds.keeps_prefix:

@@ -24,12 +24,13 @@ from extproc.core.values.decision import Decision, Reason, Rejection
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Request, RequestClass
 
-Place = Callable[[Sequence[Option], float, float, Set[str], Sequence[Bounds | None]], Choice]
-"""Decides among options within bounds, one for each, at a time with a draw; and books what it chooses."""
+Place = Callable[[Sequence[Option], float, float, Set[str], Bounds | None], Choice]
+"""Decides among options within bounds, at a time with a draw; and books what it chooses."""
 
 _SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
 _LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
 _ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
+_AHEAD_SHARE = 0.05  # of its TTFT that may be ahead on its instance for a tenant above its share: a step or two
 _TURN = 0.6180339887498949  # the golden ratio: draws made of one draw are spread evenly
 ROUTER = "router"  # stands for an instance's id where the router itself turns a request down
 
@@ -140,10 +141,7 @@ class Gate:
         return head, self._try(head, now, draw, full)
 
     def _try(self, entry: Entry, now: float, draw: float, full: Set[str], *, keeps_prefix: bool = False) -> Choice:
-        waited_s = now - entry.arrived_s
-        bounds: list[Bounds | None] = [
-            self._bounds(option.request, now, waited_s, keeps_prefix) for option in entry.options
-        ]
+        bounds = self._bounds(entry.options[0].request, now, now - entry.arrived_s, keeps_prefix)
         choice = self._place(entry.options, now, draw, full, bounds)
         chosen = choice.decision.chosen
         if chosen is not None:
@@ -161,7 +159,10 @@ class Gate:
     def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
         left = self._share.left(request.tenant)
         bounds = bounds_for(request, self._classes, self._rules, now, waited_s, left)
-        return replace(bounds, keeps_prefix=True) if keeps_prefix else bounds
+        if left == 1.0 and not keeps_prefix:
+            return bounds
+        ahead_s = float("inf") if left == 1.0 else _AHEAD_SHARE * bounds.ttft_s
+        return replace(bounds, ahead_s=ahead_s, keeps_prefix=keeps_prefix)
 
     def _entry(self, options: Sequence[Option], now: float) -> Entry:
         request = options[0].request

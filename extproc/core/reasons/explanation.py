@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from extproc.core.reasons.measured import Measured
+from extproc.core.reasons.model_choice import ModelsTold
 from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
 from extproc.core.reasons.rejection_text import said
 from extproc.core.snapshot import Policy, Snapshot
@@ -30,6 +31,7 @@ class Material:
     policy: Policy
     instances: int  # that were known
     miss: Miss | None
+    models: ModelsTold | None = None
     held_s: float | None = None  # for which the request waited in the router, None: it was decided upon at once
 
 
@@ -98,15 +100,18 @@ class Explanation:
     rejected: tuple[Failed, ...]  # nearest first
     second: Counterfactual | None
     miss: Miss | None  # the nearest one, where nothing could be chosen
+    models: ModelsTold | None = None  # how the model was chosen, where its name left that open
     held_s: float | None = None  # for which it waited in the router; None: it did not
     outcome: Measured | None = None
 
 
-def material(request: Request, decision: Decision, snapshot: Snapshot, now: float) -> Material:
+def material(
+    request: Request, decision: Decision, snapshot: Snapshot, now: float, models: ModelsTold | None = None
+) -> Material:
     """What to keep of a decision that was made at `now` upon `snapshot`."""
     miss = nearest_miss(request, decision, snapshot, now)
     slim = replace(request, prefix=(), chains={}, token_counts=())  # hashes may be a MiB, and are not shown
-    return Material(slim, decision, snapshot.policy, len(snapshot.members), miss)
+    return Material(slim, decision, snapshot.policy, len(snapshot.members), miss, models)
 
 
 def explain(known: Material, trace_id: str = "", outcome: Measured | None = None) -> Explanation:
@@ -142,6 +147,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         rejected=tuple(map(_failed, rejected)),
         second=_second(decision, known.policy),
         miss=known.miss,
+        models=known.models,
         held_s=known.held_s,
         outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
     )

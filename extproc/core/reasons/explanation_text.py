@@ -11,6 +11,7 @@ from extproc.core.reasons.measured import Measured
 
 COLUMNS = 100
 LINE_BYTES = 512
+_MODELS_BYTES = 200  # of these, what is said of the choice of the model
 
 _NAME_COLUMNS = 28
 _OTHER = "other"  # the smallest terms together, where the table would be too wide
@@ -21,7 +22,10 @@ _LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
 
 def as_text(told: Explanation) -> str:
     """Several lines: the request, the choice, a table of options, who was left out and why, and the outcome."""
-    blocks = [[line for text in (_request(told), *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]]
+    chosen = [] if told.models is None else [told.models.text]
+    blocks = [
+        [line for text in (_request(told), *chosen, *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]
+    ]
     if told.options:
         blocks.append(_options(told.options))
     if told.further:
@@ -39,6 +43,8 @@ def as_line(told: Explanation, served_by: str = "") -> str:
     parts = [f"id={request.trace_id or request.id}"]
     if told.held_s is not None:
         parts.append(f"held={told.held_s:.3f}s")
+    if told.models is not None:
+        parts.append(f"model: {told.models.text}"[:_MODELS_BYTES])
     if not told.options:
         parts += [f"instance=none; {told.miss.reason}: {told.miss.text}" if told.miss else "instance=none"]
         return _printable("; ".join(parts))

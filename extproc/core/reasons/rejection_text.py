@@ -23,6 +23,12 @@ def said(rejection: Rejection) -> str:
             return f"does not serve {_names(needs)}, but {_names(has)}"
         case Reason.CAPABILITY_MISSING:
             return f"lacks {_names(needs)}"  # they are only those that are missing
+        case Reason.TENANT_NOT_ALLOWED:
+            return "is for other tenants"
+        case Reason.QUALITY_TOO_LOW:
+            return f"has the quality {_number(has)}, not {_number(needs)}"
+        case Reason.COST_TOO_HIGH:
+            return f"would cost {_money(needs)}, may cost {_money(has)}"
         case Reason.NOT_READY:
             return f"is {has}, not {needs}"
         case Reason.STALE if isinstance(has, int | float):
@@ -50,6 +56,11 @@ def _number(value: object) -> str:
     if isinstance(value, int | float):
         return f"{int(value):,}" if float(value).is_integer() else f"{value:,.1f}"
     return str(value)
+
+
+def _money(value: object) -> str:
+    """Money with as many digits as tell something."""
+    return f"{value:.3g}" if isinstance(value, int | float) else str(value)
 
 
 def _names(value: object) -> str:

@@ -12,6 +12,9 @@ class Reason(StrEnum):
     """Why an instance, or the whole request, was turned down; those that pass with time stand last."""
 
     MODEL_NOT_SERVED = "model_not_served"
+    TENANT_NOT_ALLOWED = "tenant_not_allowed"  # the model is for other tenants
+    QUALITY_TOO_LOW = "quality_too_low"  # the model's, for the floor that is set
+    COST_TOO_HIGH = "cost_too_high"  # of the tokens on that model, for the ceiling that is set
     OUTSIDE_SUBSET = "outside_subset"  # the gateway allows some endpoints, and it is none of them
     CAPABILITY_MISSING = "capability_missing"
     PLACEMENT_UNREADABLE = "placement_unreadable"  # a demand that we do not understand: nobody is known to fulfil it

@@ -78,6 +78,8 @@ class Caller:
     timeout_s: float | None = None  # how long the caller will wait for the whole answer
     request_class: RequestClass | None = None
     placement: Placement = ANYWHERE
+    min_quality: str = ""  # floor on the quality of a virtual model's choice, a tier or a number; "": none
+    max_cost: str = ""  # ceiling on what its tokens may cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
+from extproc.core.models.catalog import ModelFacts
+from extproc.core.models.rules import Conditions
+from extproc.core.models.virtual import Aim, ModelPolicy, Rule, VirtualModel
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy
 from extproc.core.values.instance import Role
+from extproc.core.values.request import RequestClass
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.spec import FleetSpec, InstanceSpec
+from extproc.sim.traffic.arrival import QUALITY_HEADER
 
 # The first tells whose step times they have; workloads that name no model ask for the second.
 MODELS = ("llama-3.1-8b", "model")
@@ -60,6 +66,52 @@ def both_ways() -> FleetSpec:
     return _halves("both_ways", {"whole": (8, Role.BOTH)})
 
 
+def two_models() -> FleetSpec:
+    """Eight H100 with an 8B model each, and four groups of four with a 70B model; `auto` stands for either.
+
+    The prices of tokens are assumptions, rounded from public price lists of hosted open models in early 2026: 0.05 to
+    0.2 dollars a million tokens for Llama 3.1 8B, 0.4 to 0.9 for 70B. An hour of an interactive client's waiting is
+    taken to be worth 6, and the quality that a client asks for in vain 20 s of it.
+    """
+    small = tuple(replace(spec, models=("llama-3.1-8b",)) for spec in _group("small", 8, "h100_sxm", 3.0, 8192))
+    big = tuple(
+        describe(
+            id=f"big-{number + 1}",
+            models=("llama-3.1-70b",),
+            hardware="h100_sxm",
+            tensor_parallel=4,
+            price_per_hour=12.0,
+            max_num_seqs=256,
+            max_num_batched_tokens=8192,
+            step_overhead_s=STEP_OVERHEAD_S,
+            start_s=START_S,
+        )
+        for number in range(4)
+    )
+    needy = Rule(
+        name="needs quality",
+        when=Conditions(headers={QUALITY_HEADER: ("2",)}),
+        aim=Aim(quality=2.0, tier_s=20.0),
+    )
+    auto = VirtualModel(
+        name="auto",
+        models=("llama-3.1-8b", "llama-3.1-70b"),
+        aim=Aim(quality=1.0, tier_s=20.0),
+        rules=(needy,),
+    )
+    facts = {
+        "llama-3.1-8b": ModelFacts(quality=1.0, input_price=0.1, output_price=0.2),
+        "llama-3.1-70b": ModelFacts(quality=2.0, input_price=0.6, output_price=0.8),
+    }
+    interactive = replace(DEFAULT_CLASSES[RequestClass.INTERACTIVE], value_per_hour=6.0)
+    return FleetSpec(
+        name="two_models",
+        instances=(*small, *big),
+        models=ModelPolicy(models=facts, tiers=("basic", "good"), virtual={"auto": auto}),
+        classes=ClassPolicy(classes=dict(DEFAULT_CLASSES) | {RequestClass.INTERACTIVE: interactive}),
+    )
+
+
 SUITE: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType({"uniform": uniform, "mixed": mixed})
 BUILTIN: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType(
     {
@@ -67,6 +119,7 @@ BUILTIN: MappingProxyType[str, Callable[[], FleetSpec]] = MappingProxyType(
         "disaggregated": disaggregated,
         "half_disaggregated": half_disaggregated,
         "both_ways": both_ways,
+        "two_models": two_models,
     }
 )
 

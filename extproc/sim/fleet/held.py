@@ -25,6 +25,11 @@ class HeldFlights:
         self._flights[flight.ask.id] = flight
         self.let_go()
 
+    def heard(self) -> None:
+        """News have come: as soon as all that came at this moment has been told, somebody's turn may have come."""
+        if self._policy is not None and self._flights:
+            self._wake_at(self._clock.now_s)
+
     def let_go(self) -> None:
         """The policy was told something, or the time has come: whoever's turn it is goes."""
         if self._policy is None or not self._flights:

@@ -104,6 +104,8 @@ class _Replay:
             specs={spec.id: spec for spec in self._fleet.instances},
             engines=self._engines,
             common=self._common,
+            models=self._fleet.models,
+            classes=self._fleet.classes,
             hands_over=self._fleet.hands_over,
         )
 
@@ -291,7 +293,7 @@ class _Replay:
         self._clock.at(now + SAMPLE_S, self._sample)
 
     def _heard(self, replica: int) -> None:
-        self._held[replica].let_go()
+        self._held[replica].heard()
 
     def _policy(self, flight: Flight) -> Policy:
         return self._policies[flight.replica]

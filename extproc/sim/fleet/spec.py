@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from extproc.core.models.virtual import ModelPolicy
+from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.speeds.profile import Profile, profile_for
 from extproc.core.values.instance import Capability, Instance, Lifecycle, Load, Role
 from extproc.sim.physics.adapters import BASE
@@ -134,6 +136,12 @@ class FleetSpec:
     name: str
     instances: tuple[InstanceSpec, ...]
     events: tuple[Event, ...] = ()
+    models: ModelPolicy = field(default_factory=ModelPolicy)  # what its operator says of models
+    classes: ClassPolicy = field(default_factory=ClassPolicy)  # and what waiting is worth
+
+    def serves(self, spec: InstanceSpec, model: str) -> bool:
+        """Whether an instance may serve requests for a name: of its own models, or of one that stands for one."""
+        return any(each in spec.models for each in self.models.stands_for(model))
 
     @property
     def hands_over(self) -> bool:

@@ -21,6 +21,7 @@ from extproc.sim.policies.lmetric import lmetric
 from extproc.sim.policies.oracle import Oracle
 from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.ours_admitting import OursAdmitting
+from extproc.sim.policies.ours_model_first import AlwaysBest, AlwaysCheapest, ModelFirst
 from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
@@ -43,6 +44,7 @@ class Entry:
     about: str
     knows_hardware: bool = False
     for_pairs: bool = False  # for fleets whose instances share requests; no suite runs it
+    for_models: bool = False  # for fleets whose operator lets names stand for models; no suite runs it
 
 
 CATALOG: dict[str, Entry] = {
@@ -81,6 +83,9 @@ CATALOG: dict[str, Entry] = {
     ),
     "always_paired": Entry(AlwaysPaired, "ours, but always the cheapest pair", True, True),
     "never_paired": Entry(never_paired, "ours, but never a pair", True, True),
+    "model_first": Entry(ModelFirst, "ours, but the cheapest model that is good enough first", True, for_models=True),
+    "always_best": Entry(AlwaysBest, "ours, but always the best model", True, for_models=True),
+    "always_cheapest": Entry(AlwaysCheapest, "ours, but always the cheapest model", True, for_models=True),
 }
 
 DEFAULTS = ("extproc", "round_robin", "least_request", "cache_aware", "llm_d_default", "dynamo_kv_tuned", "oracle")
@@ -94,7 +99,7 @@ def names() -> tuple[str, ...]:
 
 def comparable() -> tuple[str, ...]:
     """Names of those that are for any fleet."""
-    return tuple(name for name, entry in CATALOG.items() if not entry.for_pairs)
+    return tuple(name for name, entry in CATALOG.items() if not entry.for_pairs and not entry.for_models)
 
 
 def described() -> tuple[tuple[str, str], ...]:

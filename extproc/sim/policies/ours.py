@@ -12,6 +12,8 @@ from extproc.core.fleet.degradation import REDIS_STALE_AFTER_S
 from extproc.core.fleet.events import Published, State
 from extproc.core.flight.prompts import prompt_id
 from extproc.core.flight.work import Reservation
+from extproc.core.models.plan import Plan, Question, plan_for
+from extproc.core.models.signals import Signals
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.router import Router
@@ -20,9 +22,10 @@ from extproc.core.tokens.output_lengths import AnswerKind
 from extproc.core.values.decision import Decision
 from extproc.core.values.instance import Instance
 from extproc.core.values.outcome import Features, Outcome
-from extproc.core.values.request import KvLayout, Request
+from extproc.core.values.request import Caller, KvLayout, Request
 from extproc.sim.policies.policy import Ask, Choice, Ending, Holding, Pair, Setting
 from extproc.sim.policies.shared_speeds import SharedSpeeds, Told
+from extproc.sim.traffic.arrival import QUALITY_HEADER
 
 _PEERS = "peers"  # all other replicas count as one router here: ids of requests are unique
 
@@ -33,7 +36,8 @@ class Ours:
     hears_caches = True
 
     def __init__(self, setting: Setting, rules: Rules | None = None) -> None:
-        usual = Rules(hand_over=HandOver.LLM_D) if setting.hands_over else None
+        stack = HandOver.LLM_D if setting.hands_over else HandOver.NONE
+        usual = Rules(hand_over=stack, models=setting.models, classes=setting.classes)
         self.router = Router(rules or usual)
         self._block_size_tokens = setting.block_size_tokens
         self._random = setting.random
@@ -53,10 +57,10 @@ class Ours:
     def decide(self, ask: Ask, now: float) -> Decision:
         """The whole decision, for those who want to see more of it."""
         request, decision = self._decision(ask, now)
-        self.note(ask, request, decision)
+        self._note(ask, request, decision)
         return decision
 
-    def note(self, ask: Ask, request: Request, decision: Decision) -> None:
+    def _note(self, ask: Ask, request: Request, decision: Decision) -> None:
         """Remember what is believed of a choice, and tell the others of it."""
         if decision.chosen is not None:
             self._features[ask.id] = self.router.features(request, decision.chosen, decision.partner)
@@ -70,8 +74,29 @@ class Ours:
                     self._news.append((decision.partner.instance.key, prompt))
 
     def _decision(self, ask: Ask, now: float) -> tuple[Request, Decision]:
-        request = self.request(ask)
-        return request, self.router.choose(request, now, self._random.random())
+        plan = self._plan(ask)
+        draw = self._random.random()
+        if not plan.options:
+            return self._request(ask), plan.refused()
+        choice = self.router.choose_among(plan.options, now, draw)
+        return choice.option.request, choice.decision
+
+    def _plan(self, ask: Ask) -> Plan:
+        """The models that may serve what is asked for, as the server finds them."""
+        arrival = ask.arrival
+        quality = {} if arrival.quality is None else {QUALITY_HEADER: f"{arrival.quality:g}"}
+        question = Question(
+            name=arrival.model,
+            caller=Caller(tenant=arrival.tenant, session=arrival.session),
+            headers=quality,
+            request_for=lambda model: self._request_for(ask, model),
+            signals=Signals,  # made-up prompts have no text
+            served=self._served,
+        )
+        return plan_for(question, self.router.policy.models, self.router.policy.classes)
+
+    def _served(self, name: str) -> bool:
+        return any(name in member.instance.models for member in self.router.fleet.members())
 
     def handed_over(self, ask: Ask, instance_id: str, now: float) -> None:
         """The headers of an answer whose prompt another instance has computed."""
@@ -138,15 +163,18 @@ class Ours:
             case Told() as told:
                 self._speeds.hear(told)
 
-    def request(self, ask: Ask) -> Request:
-        """The request as the server would read it from its body."""
+    def _request(self, ask: Ask) -> Request:
+        return self._request_for(ask, ask.arrival.model)
+
+    def _request_for(self, ask: Ask, model: str) -> Request:
+        """The request as a model would get it."""
         arrival = ask.arrival
-        kind = AnswerKind.of(arrival.model, "chat", arrival.tenant, True, arrival.max_output_tokens)
+        kind = AnswerKind.of(model, "chat", arrival.tenant, True, arrival.max_output_tokens)
         output = self.router.beliefs.outputs.expect(kind, arrival.max_output_tokens)
         return Request(
             id=ask.id,
             api="chat",
-            model=arrival.model,
+            model=model,
             prompt_tokens=arrival.prompt_tokens,
             token_error=0.0,
             token_counts=(),
@@ -162,7 +190,7 @@ class Ours:
             session=arrival.session,
             priority=arrival.priority,
             request_class=arrival.request_class,
-            chains=dict.fromkeys(self._layouts(arrival.model), ask.prompt_blocks) if ask.prompt_blocks else {},
+            chains=dict.fromkeys(self._layouts(model), ask.prompt_blocks) if ask.prompt_blocks else {},
         )
 
     def _layouts(self, model: str) -> tuple[KvLayout, ...]:

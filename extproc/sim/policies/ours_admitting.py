@@ -8,8 +8,7 @@ from extproc.core.admission.admission import Admission
 from extproc.core.admission.turns import Held
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy as Rules
-from extproc.core.values.option import Option
-from extproc.core.values.request import Request
+from extproc.core.values.option import Choice as Chosen
 from extproc.sim.policies.ours import Ours, as_choice
 from extproc.sim.policies.policy import HELD, Ask, Choice, Holding, Setting
 
@@ -20,7 +19,7 @@ class OursAdmitting(Ours):
     def __init__(self, setting: Setting, rules: Rules | None = None) -> None:
         hand_over = HandOver.LLM_D if setting.hands_over else HandOver.NONE
         super().__init__(setting, rules or Rules(admission=Admission(), hand_over=hand_over))
-        self._asks: dict[str, tuple[Ask, Request]] = {}  # of those that are held
+        self._asks: dict[str, Ask] = {}  # of those that are held
 
     @property
     def wake_at_s(self) -> float:
@@ -29,19 +28,23 @@ class OursAdmitting(Ours):
 
     def choose(self, ask: Ask, now: float) -> Choice | Holding | None:
         """Decide and book, or hold."""
-        request = self.request(ask)
-        admitted = self.router.admit((Option(request),), now, self._random.random())
+        plan = self._plan(ask)
+        if not plan.options:
+            return None
+        admitted = self.router.admit(plan.options, now, self._random.random())
         if isinstance(admitted, Held):
-            self._asks[ask.id] = ask, request
+            self._asks[ask.id] = ask
             return HELD
-        self.note(ask, request, admitted.decision)
-        return as_choice(admitted.decision)
+        return self._noted(ask, admitted)
 
     def let_go(self, now: float) -> Sequence[tuple[Ask, Choice | None]]:
         """Those whose turn has come."""
-        gone: list[tuple[Ask, Choice | None]] = []
+        gone = []
         for turn in self.router.let_go(now, self._random.random()):
-            ask, request = self._asks.pop(turn.request_id)
-            self.note(ask, request, turn.choice.decision)
-            gone.append((ask, as_choice(turn.choice.decision)))
+            ask = self._asks.pop(turn.request_id)
+            gone.append((ask, self._noted(ask, turn.choice)))
         return gone
+
+    def _noted(self, ask: Ask, choice: Chosen) -> Choice | None:
+        self._note(ask, choice.option.request, choice.decision)
+        return as_choice(choice.decision)

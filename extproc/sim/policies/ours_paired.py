@@ -14,7 +14,7 @@ class AlwaysPaired(Ours):
     """The cheapest pair, whatever an instance alone would cost."""
 
     def _decision(self, ask: Ask, now: float) -> tuple[Request, Decision]:
-        router, request = self.router, self.request(ask)
+        router, request = self.router, self._request(ask)
         pairs = Pairing(request, router.snapshot(), now).sound()
         if not pairs:
             return super()._decision(ask, now)

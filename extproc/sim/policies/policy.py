@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from extproc.core.models.virtual import ModelPolicy
+from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.instance import Instance
 from extproc.sim.traffic.arrival import Arrival
 
@@ -68,6 +70,8 @@ class Setting:
     specs: Mapping[str, InstanceSpec]  # by instance id: for rules whose operator measures each kind before it serves
     engines: Mapping[str, Engine]  # the truth: for an oracle only
     common: dict[str, object]  # the same one for all replicas, without delay: for an oracle only
+    models: ModelPolicy = field(default_factory=ModelPolicy)  # what the fleet's operator says of models
+    classes: ClassPolicy = field(default_factory=ClassPolicy)
     hands_over: bool = False  # whether instances of the fleet hand KV blocks to each other
 
 

@@ -58,6 +58,9 @@ OSCILLATION = Column("oscillation", "osc", plain, "Swings of load between instan
 IMBALANCE = Column("imbalance", "imbal", plain, "Spread of load over instances, each by its power; 0 is even.")
 GPU_S = Column("gpu_s_per_1k", "GPU s", plain, "GPU-seconds of computing for 1,000 served requests.")
 COST = Column("cost_per_1k", "cost", plain, "Price of the fleet while it was up, for 1,000 served requests.")
+QUALITY = Column("quality_met", "quality", share, "Of requests that need a quality, those that were served with it.")
+TOKENS_COST = Column("tokens_cost_per_1k", "tokens", plain, "Price of the tokens of 1,000 served requests.")
+CHANGES = Column("model_changes", "change", share, "Later turns of sessions that another model served than before.")
 FAIRNESS = Column("fairness", "fair", plain, "Jain's index over tenants; 1 is even.")
 
 CELL_COLUMNS = (
@@ -75,5 +78,8 @@ CELL_COLUMNS = (
     IMBALANCE,
     OSCILLATION,
     COST,
+    QUALITY,
+    TOKENS_COST,
+    CHANGES,
 )
 SUITE_COLUMNS = (GOODPUT, TTFT_MEAN, TTFT_P99, TPOT_P99, E2E_MEAN, CACHED, OSCILLATION, COST)

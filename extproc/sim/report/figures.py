@@ -11,6 +11,7 @@ from typing import Any
 
 from extproc.sim.capacity import power_shares
 from extproc.sim.report.balance import fairness, imbalance
+from extproc.sim.report.models import changes, quality_met, tokens_money
 from extproc.sim.report.oscillation import oscillation
 from extproc.sim.report.run import Fate, Run, Served
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
@@ -69,6 +70,9 @@ class Figures:
     imbalance: float | None  # between instances: 0 is even
     oscillation: float | None  # swings between instances: 0 is steady
     by_class: dict[str, ClassFigures]
+    quality_met: float | None = None  # of requests that need a quality, those that were served with it
+    tokens_cost_per_1k: float | None = None  # price of the tokens of 1,000 served requests, by the models' prices
+    model_changes: float | None = None  # of later turns of sessions, those that another model served
 
 
 def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
@@ -107,6 +111,9 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
         imbalance=imbalance(run.samples, power),
         oscillation=oscillation(run.samples),
         by_class=_by_class(run.served, good),
+        quality_met=quality_met(run),
+        tokens_cost_per_1k=_per_1k(tokens_money(run), len(served)),
+        model_changes=changes(served, run.fleet),
     )
 
 

@@ -40,7 +40,7 @@ def fastest_pace(fleet: FleetSpec, model: str) -> Pace:
 
     Raises ValueError for a fleet without instances.
     """
-    able = [spec for spec in fleet.instances if model in spec.models] or fleet.instances
+    able = [spec for spec in fleet.instances if fleet.serves(spec, model)] or fleet.instances
     return min(map(_pace, able), key=lambda pace: pace.unloaded_s(_TYPICAL))
 
 

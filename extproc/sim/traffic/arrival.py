@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from extproc.core.values.request import RequestClass
 
+QUALITY_HEADER = "x-quality"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
@@ -26,6 +28,9 @@ class Arrival:
     priority: int = 0  # lower is more urgent
     max_output_tokens: int | None = None  # what the client says
     follows: int | None = None  # index of the arrival whose answer it waits for
+    quality: float | None = (
+        None  # tier that its owner needs, and says in the header `QUALITY_HEADER`; None: any will do
+    )
     think_s: float = 0.0  # from the end of that answer on
 
 

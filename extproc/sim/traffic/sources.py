@@ -17,17 +17,21 @@ from extproc.sim.traffic.documents import documents
 from extproc.sim.traffic.lines import lines_of
 from extproc.sim.traffic.mix import mix
 from extproc.sim.traffic.mixed_day import mixed_day
+from extproc.sim.traffic.needs import needs
 from extproc.sim.traffic.rag import rag
 from extproc.sim.traffic.scale import at_rate, seeded, take
 
-_MADE_UP: dict[str, tuple[Callable[..., Traffic], str | None]] = {  # each with what it has several of
-    "agents": (agents, "kinds"),
-    "batch": (batch, None),
-    "chat": (chat, "apps"),
-    "day": (mixed_day, None),
-    "documents": (documents, None),
-    "rag": (rag, "documents"),
+_Number = type[int] | type[float]
+_MADE_UP: dict[str, tuple[Callable[..., Traffic], dict[str, _Number]]] = {  # each with its own options
+    "agents": (agents, {"kinds": int}),
+    "batch": (batch, {}),
+    "chat": (chat, {"apps": int}),
+    "day": (mixed_day, {}),
+    "documents": (documents, {}),
+    "needs": (needs, {"apps": int, "hard": float}),
+    "rag": (rag, {"documents": int}),
 }
+_MAY_BE_0 = frozenset({"seed", "offset", "hard"})
 _FILES: dict[str, Callable[[Path], Traffic]] = {
     "agentic": agentic.load,
     "azure": azure.load,
@@ -107,8 +111,8 @@ def _one(text: str) -> Traffic:
     name, _, query = text.partition("?")
     options = _options(query, text)
     if name in _MADE_UP:
-        make, several = _MADE_UP[name]
-        return make(**_typed(options, text, {several: int} if several else {}))
+        make, own = _MADE_UP[name]
+        return make(**_typed(options, text, own))
     kind, colon, file = name.partition(":")
     if not colon or kind not in _FILES:
         if colon or not Path(name).is_file():
@@ -132,9 +136,9 @@ def _options(query: str, text: str) -> dict[str, str]:
         raise ConfigError(f"options are written as in 'chat?requests=2000&seed=3': {text!r}") from None
 
 
-def _typed(options: dict[str, str], text: str, special: dict[str, type[int]]) -> dict[str, Any]:
-    """Values of the options, checked: all are above 0, but for a seed and an offset, which may be 0."""
-    known: dict[str, type[int] | type[float]] = {"requests": int, "seed": int, "requests_s": float, **special}
+def _typed(options: dict[str, str], text: str, special: dict[str, _Number]) -> dict[str, Any]:
+    """Values of the options, checked: all are above 0, but for those that may be 0."""
+    known: dict[str, _Number] = {"requests": int, "seed": int, "requests_s": float, **special}
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:
@@ -143,7 +147,7 @@ def _typed(options: dict[str, str], text: str, special: dict[str, type[int]]) ->
             values[name] = known[name](value)
         except ValueError:
             raise ConfigError(f"{name!r} must be a number, and is {value!r} in {text!r}") from None
-        least = 0 if name in ("seed", "offset") else 1e-9
+        least = 0 if name in _MAY_BE_0 else 1e-9
         if not least <= values[name] < 1e9:
             raise ConfigError(
                 f"{name!r} must be {'0 or more' if not least else 'above 0'}, and is {value!r} in {text!r}"
