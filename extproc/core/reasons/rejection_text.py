@@ -13,6 +13,12 @@ _NUMBERS = {  # what the two numbers of a reason count
     Reason.KV_FULL: "needs {needs} KV blocks, has {has} free",
     Reason.HOLDING_FULL: "would hold {needs} requests, may hold {has}",
 }
+_TIMES = {  # the same of those that are seconds
+    Reason.TTFT_BEYOND_BOUND: "would answer after {needs:.2f} s, {has:.2f} s are left",
+    Reason.TPOT_BEYOND_BOUND: "would take {needs_ms:.1f} ms a token, {has_ms:.1f} ms are allowed",
+    Reason.DEADLINE_UNREACHABLE: "needs {needs:.2f} s at the least, {has:.2f} s are left",
+    Reason.HELD_TOO_LONG: "held it for {needs:.1f} s, {has:.1f} s are allowed",
+}
 
 
 def said(rejection: Rejection) -> str:
@@ -33,19 +39,13 @@ def said(rejection: Rejection) -> str:
             return f"is {has}, not {needs}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
-        case Reason.TTFT_BEYOND_BOUND if isinstance(needs, int | float) and isinstance(has, int | float):
-            return f"would answer after {needs:.2f} s, {has:.2f} s are left"
-        case Reason.TPOT_BEYOND_BOUND if isinstance(needs, int | float) and isinstance(has, int | float):
-            return f"would take {1000 * needs:.1f} ms a token, {1000 * has:.1f} ms are allowed"
-        case Reason.DEADLINE_UNREACHABLE if isinstance(needs, int | float) and isinstance(has, int | float):
-            return f"needs {needs:.2f} s at the least, {has:.2f} s are left"
-        case Reason.HELD_TOO_LONG if isinstance(needs, int | float) and isinstance(has, int | float):
-            return f"held it for {needs:.1f} s, {has:.1f} s are allowed"
         case Reason.PREFIX_ELSEWHERE:
             return "has room, but not its prefix"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
+        if rejection.reason in _TIMES:
+            return _TIMES[rejection.reason].format(needs=needs, has=has, needs_ms=1000 * needs, has_ms=1000 * has)
         form = _NUMBERS.get(rejection.reason, "needs {needs}, has {has}")
         return form.format(needs=_number(needs), has=_number(has))
     return f"needs {_names(needs)}, has {_names(has)}"
