@@ -10,6 +10,7 @@ from pathlib import Path
 
 from extproc.adapters.destinations import Destinations
 from extproc.adapters.redis_settings import RedisSettings
+from extproc.adapters.webhook import Target
 from extproc.addresses import Access, Endpoint, TlsFiles
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord
@@ -38,6 +39,7 @@ class ServeSettings:
     speed_priors: tuple[KindRecord, ...] = ()  # in place of the built-in table
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
+    intent_target: Target | None = None  # whom to tell of models that are wanted
 
 
 def environment(name: str, default: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -67,17 +67,26 @@ class HttpClient:
         return await self._call("GET", url)
 
     async def post_json(
-        self, url: str, body: bytes, on_chunk: Callable[[bytes], None] = lambda chunk: None
+        self,
+        url: str,
+        body: bytes,
+        on_chunk: Callable[[bytes], None] = lambda chunk: None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | Failure:
         """Send a JSON body; `on_chunk` sees each piece of the answer as it arrives. Fails as `get` does."""
-        return await self._call("POST", url, body, on_chunk)
+        return await self._call("POST", url, body, on_chunk, headers)
 
     async def _call(
-        self, method: str, url: str, body: bytes | None = None, on_chunk: Callable[[bytes], None] | None = None
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        on_chunk: Callable[[bytes], None] | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> Answer | Failure:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside its context")
-        headers = None if body is None else {"content-type": "application/json"}
+        headers = None if body is None else {"content-type": "application/json", **(more_headers or {})}
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, allow_redirects=False

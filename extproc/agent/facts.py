@@ -68,6 +68,8 @@ class Moment:
     learned_max_num_seqs: int | None = None
     loading_progress: float | None = None
     ready_in_s: float | None = None
+    start_s: float | None = None  # that its start took
+    model: str = ""  # that it starts with, as far as that is known
     host: Host | None = None
 
 
@@ -99,6 +101,8 @@ def record(backend: Backend, facts: Reading, standing: Standing, moment: Moment)
         asleep=facts.asleep,
         loading_progress=moment.loading_progress,
         ready_in_s=moment.ready_in_s,
+        loadable=(moment.model,) if moment.model and not facts.models else (),
+        start_s=moment.start_s,
         loras=facts.loras,
         loras_active=facts.loras_active,
         loras_running=facts.loras_running,

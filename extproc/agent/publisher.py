@@ -72,6 +72,7 @@ class Publisher:
         self._pace = Pace(around.settings.periods)
         self._limit = BatchLimit()
         self._start = Start()
+        self._start_s: float | None = None  # that this incarnation's took
         self._recalled = False
         self._address = ""
         self._model = ""  # the one named last, for a start whose model is not listed yet
@@ -152,6 +153,7 @@ class Publisher:
         before = self._tracker.standing().incarnation
         standing = self._tracker.observe(seen.probe)
         if standing.incarnation != before:
+            self._start_s = None
             self._facts, self._load_at_s, self._limit = Reading(), None, BatchLimit()
         self._facts = merge(self._facts, seen.reading, load_told=seen.load_told)
         self._model = next(iter(self._facts.models), self._model)
@@ -166,6 +168,7 @@ class Publisher:
             seen.probe.sight, standing.lifecycle, _unix_s(seen.probe.started, now_s), now_s
         )
         if duration_s is not None:
+            self._start_s = duration_s
             around.starts.learn(self._kind(), duration_s)
             around.starts_file.save(around.starts)
             log.info("%s: its start took %.1f s", self.backend.name, duration_s)
@@ -204,6 +207,8 @@ class Publisher:
             loading_progress=None if progress is None else round(progress, 3),
             ready_in_s=None if ready_in_s is None else round(ready_in_s, 1),
             host=around.host.read() if around.host is not None else None,
+            start_s=None if self._start_s is None else round(self._start_s, 1),
+            model=self.backend.model or self._model,
         )
         return record(self.backend, self._facts, standing, moment)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 import orjson
 
 from extproc.api.body import BodyError
+from extproc.core.models.cold import Outlook
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.request import Request
 
@@ -164,6 +165,12 @@ def nothing_behind(asked: str, retry_after_s: int, dialect: Dialect = Dialect.OP
     """503 for a name that stands for models none of which is served at this time."""
     message = f"None of the models that '{asked}' stands for is served now."
     return refusal(503, Reason.MODEL_NOT_SERVED.value, message, dialect, "model", retry_after_s)
+
+
+def cold_model(asked: str, outlook: Outlook, retry_after_s: int, dialect: Dialect = Dialect.OPENAI) -> Refusal:
+    """503 for a model that is known and that nobody can serve yet, under the name that the client asked for."""
+    what = "is being loaded" if outlook.loading else "is not loaded now; that it is wanted has been noted"
+    return refusal(503, str(outlook.reason), f"The model '{asked}' {what}.", dialect, retry_after_s=retry_after_s)
 
 
 def _missing(decision: Decision) -> str:

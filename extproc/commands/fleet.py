@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from extproc.adapters.intents import Intents
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
-from extproc.commands import fleet_profiles
+from extproc.commands import fleet_intents, fleet_profiles
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet.fleet import Fleet, Member
 from extproc.core.speeds.speeds_told import merge
@@ -41,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
     shown.add_argument(
+        "--intents",
+        action="store_true",
+        help="show which models are wanted that nobody serves, since when, and by how many requests",
+    )
+    shown.add_argument(
         "--profiles",
         action="store_true",
         help="show how fast each kind of instance has proven to be; its --json is for `extproc serve --profiles`",
@@ -53,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
         if args.action is not None:
             raise ConfigError(f"--profiles shows all kinds; it does not {args.action} anything")
         return asyncio.run(_profiles(args))
+    if args.intents:
+        if args.action is not None:
+            raise ConfigError(f"--intents shows all models that are wanted; it does not {args.action} anything")
+        return asyncio.run(_intents(args))
     if args.action is None:
         return asyncio.run(_watch(args) if args.watch else _show(args))
     if args.id is None:
@@ -92,6 +102,13 @@ async def _profiles(args: argparse.Namespace) -> int:
         told = await ProfileMemory(registry.link, registry.base).read()
     kinds = merge(record for records in told.values() for record in records)
     print(fleet_profiles.as_json(kinds) if args.json else fleet_profiles.as_table(kinds, args.fleet))
+    return 0
+
+
+async def _intents(args: argparse.Namespace) -> int:
+    async with Registry(redis_settings(args), args.fleet) as registry:
+        intents = await Intents(registry.link, registry.base).read()
+    print(fleet_intents.as_json(intents) if args.json else fleet_intents.as_table(intents, args.fleet, time.time()))
     return 0
 
 

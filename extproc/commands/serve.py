@@ -11,6 +11,7 @@ from pathlib import Path
 from extproc.addresses import parse_endpoint
 from extproc.api.caller import Trust
 from extproc.commands.destination_arguments import add_destination_arguments, destinations
+from extproc.commands.intent_arguments import add_intent_arguments, intent_target
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
@@ -93,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests under way at once; those beyond are left to Envoy, and counted (default %(default)s)",
     )
+    add_intent_arguments(parser)
     add_listen_arguments(parser)
     add_deciding_arguments(parser)
 
@@ -315,6 +317,7 @@ def policy(args: argparse.Namespace) -> Policy:
         classes=operator.classes,
         models=operator.models,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
+        cold=operator.cold,
         hand_over=HandOver(args.hand_over),
         admission=held_for_at_most(operator.admission or (Admission() if args.admission else None), args.max_hold_s),
     )
@@ -356,6 +359,9 @@ def run(args: argparse.Namespace) -> int:
         count_budget_s=args.count_budget_s,
         speed_priors=speed_priors(args.profiles),
         policy=operator,
+        intent_target=intent_target(args),
     )
+    if settings.intent_target is not None and settings.policy.cold is None:
+        raise ConfigError("--intent-webhook needs a policy file with a section cold: without it no model is cold")
     uvloop.run(serve(settings))
     return 0

@@ -25,6 +25,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.models.cold import ColdModels
 from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
@@ -73,6 +74,7 @@ class Router:
         self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
         if self.gate is not None:
             self.ledger.on_peer = self.gate.hear
+        self.cold = ColdModels(self.policy.cold)
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""

@@ -12,6 +12,7 @@ from extproc.core.flight.ledger import Ledger
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.slow_start import WarmUps
+from extproc.core.models.cold import ColdPolicy
 from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.prefixes.kv_index import KvIndex
@@ -41,6 +42,7 @@ class Policy:
     cooldown_limit_s: float = 60.0
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     zones: Zones = field(default_factory=Zones)
+    cold: ColdPolicy | None = None  # None: a model that nobody serves does not exist
     models: ModelPolicy = field(default_factory=ModelPolicy)
     hand_over: HandOver = HandOver.NONE  # how the two instances of a pair are told of each other
     admission: Admission | None = None  # None: what can be served at all is sent at once, however late it will be

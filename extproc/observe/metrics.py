@@ -107,6 +107,10 @@ class Metrics:
         self._shed = self._counter("shed", "Requests refused for want of room, or of time.", "class", "reason")
         self._kinds: set[tuple[str, str]] = set()
 
+    def add(self, collector: Collector) -> None:
+        """Show metrics of another file on the same page."""
+        self._registry.register(collector)
+
     def routed(self, features: Features, took_s: float) -> None:
         """A request was sent to an instance; answering took `took_s`."""
         self._requests.labels("routed", "").inc()

@@ -12,12 +12,14 @@ from extproc.adapters import yaml_files
 from extproc.core.admission.admission import Admission
 from extproc.core.fleet.zones import Zones
 from extproc.core.limits.rules import Limits
+from extproc.core.models.cold import ColdPolicy
 from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
+from extproc.policy_file.cold import ColdSection, cold_of
 from extproc.policy_file.limits import LimitsSection, limits_of
 from extproc.policy_file.models import ListedModel, ListedVirtual, models_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
@@ -32,6 +34,7 @@ class OperatorPolicy:
     limits: Limits = field(default_factory=Limits)
     models: ModelPolicy = field(default_factory=ModelPolicy)
     admission: Admission | None = None  # None: nothing is held
+    cold: ColdPolicy | None = None
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +52,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fallbacks: dict[str, tuple[str, ...]] = {}
     context_window_fallbacks: dict[str, tuple[str, ...]] = {}
     admission: AdmissionSection | None = None
+    cold: ColdSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -68,6 +72,19 @@ def load_policy(path: Path) -> OperatorPolicy:
                 file.context_window_fallbacks,
             ),
             admission=admission_of(file.admission),
+            cold=cold_of(file.cold, _named(file)),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _named(file: _File) -> set[str]:
+    """Models that the file names, stand-ins aside."""
+    listed = [*file.models, *file.aliases.values(), *file.fallbacks, *file.context_window_fallbacks]
+    for chain in (*file.fallbacks.values(), *file.context_window_fallbacks.values()):
+        listed += chain
+    for virtual in file.virtual_models.values():
+        listed += [*virtual.models, *virtual.split]
+        for rule in virtual.rules:
+            listed += [*rule.models, *rule.split]
+    return set(listed) - file.virtual_models.keys() - file.aliases.keys()

@@ -8,19 +8,25 @@ import random
 import secrets
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
+from extproc.adapters.http_client import HttpClient
+from extproc.adapters.intents import Intents
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.rate_limits import RateLimits
 from extproc.adapters.registry import Registry
+from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.adapters.webhook import Webhook
 from extproc.config import ServeSettings
 from extproc.core.fleet.fleet import Change
 from extproc.core.router import Router
@@ -28,12 +34,15 @@ from extproc.core.speeds.profile import profile_for
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.decision import CacheSource
 from extproc.core.values.outcome import Outcome
+from extproc.observe.cold_metrics import ColdCollector
 from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
+from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
+from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
@@ -44,6 +53,7 @@ from extproc.stream.errands import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
 _HEALTH_LAG_S = 1.5
+_WEBHOOK_TIMEOUT_S = 5.0  # of one attempt
 _FIRST_STATE_S = 5.0  # how long to wait for Redis before serving without it
 
 log = logging.getLogger("extproc.serve")
@@ -74,19 +84,22 @@ async def serve(settings: ServeSettings) -> None:
         )
     )
     observer = Observer(metrics, partial(kind_of, router))
-    shell = Shell(
-        router,
-        observer,
-        time.monotonic,
-        random.random,
-        settings.cluster_header,
-        rules,
-        partial(counted_by, tokenizers),
-        strict,
-        settings.max_streams,
-        charges,
+    cold_waits = ColdWaits(router)
+    service = Service(
+        Shell(
+            router,
+            observer,
+            time.monotonic,
+            random.random,
+            settings.cluster_header,
+            rules,
+            partial(counted_by, tokenizers),
+            strict,
+            settings.max_streams,
+            charges,
+            cold_waits,
+        )
     )
-    service = Service(shell)
     bookings.on_heard = service.holding.stir
     admin = Admin(
         observer.page,
@@ -95,12 +108,13 @@ async def serve(settings: ServeSettings) -> None:
         observer.explain,
         service.holding.view,
     )
-    async with registry:
+    async with registry, keeping_intents(router, registry, name, settings, metrics):
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
             begin(
-                "registry", registry.watch(router.fleet, partial(taken, router, service.holding), synced=fleet_known)
+                "registry",
+                registry.watch(router.fleet, partial(taken, cold_waits, service.holding), synced=fleet_known),
             ),
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
@@ -133,10 +147,30 @@ async def serve(settings: ServeSettings) -> None:
             tokenizers.close()
 
 
-def taken(router: Router, holding: Holding, change: Change) -> None:
+def taken(cold_waits: ColdWaits, holding: Holding, change: Change) -> None:
     """The fleet has changed; perhaps there is room for who is held."""
-    router.take(change)
+    cold_waits.take(change)
     holding.stir()
+
+
+@asynccontextmanager
+async def keeping_intents(
+    router: Router, registry: Registry, name: str, settings: ServeSettings, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Write down which models are wanted for as long as the context is open; nothing without rules of cold models."""
+    if router.cold.policy is None:
+        yield
+        return
+    intents, memory = Intents(registry.link, registry.base, name), StartMemory(registry.link, registry.base)
+    async with HttpClient(timeout_s=_WEBHOOK_TIMEOUT_S) as http:
+        webhook = None if settings.intent_target is None else Webhook(settings.intent_target, http, time.time)
+        keeper = IntentsKeeper(router, intents, memory, settings.fleet, webhook)
+        metrics.add(ColdCollector(keeper.counts))
+        task = begin("intents keeper", keeper.run())
+        try:
+            yield
+        finally:
+            await end([task])
 
 
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:

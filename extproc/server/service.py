@@ -26,8 +26,9 @@ from extproc.observe.observer import Observer
 from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.server.charges import Charges
+from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
-from extproc.stream.errands import Charge, CountTokens, Errand, Hold, TakePlace
+from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
@@ -69,6 +70,7 @@ class Shell:
     places: Places | None = None  # needed for `rules.strict`
     max_streams: int = 20_000  # requests under way at once
     charges: Charges | None = None  # needed for `rules.limits`
+    cold_waits: ColdWaits | None = None  # needed for models that are waited for
 
 
 class ExtProc:
@@ -118,15 +120,14 @@ class ExtProc:
                 answers_headers = isinstance(message, ResponseHeaders)
                 # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
                 del data, message
-                while isinstance(step, Hold):
-                    held_at_s = shell.clock()
-                    self._holding.expect(step)
-                    self._held.add(call)
-                    if (more_time := exchange.more_time(step, held_at_s)) is not None:
+                while isinstance(step, Hold | AwaitModel):
+                    waits_from_s = shell.clock()
+                    step = self._waits(call, exchange.in_time(step))
+                    if (more_time := exchange.more_time(step, waits_from_s)) is not None:
                         yield wire.encode_reply(more_time, shell.cluster_header)
-                    turn, now = await self._holding.turn(step), shell.clock()
-                    began_s += now - held_at_s
-                    step = await self._run(exchange, exchange.resume(turn, now, shell.draw()))
+                    result, now = await self._waited(step), shell.clock()
+                    began_s += now - waits_from_s  # waiting is no part of what answering takes
+                    step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
                 self._noted(call, step)
                 if answers_headers:
                     self._holding.stir()
@@ -147,7 +148,7 @@ class ExtProc:
             self._held.discard(call)
             self._close(exchange, exchange_id)
 
-    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Hold:
+    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Hold | AwaitModel:
         """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
         shell = self._shell
         while True:
@@ -161,6 +162,18 @@ class ExtProc:
                 case _:
                     return step
             step = exchange.resume(result, shell.clock(), shell.draw())
+
+    def _waits(self, call: asyncio.Task[Any], errand: Hold | AwaitModel) -> Hold | AwaitModel:
+        """What is to be done at once, before anything else can happen to a request that is held."""
+        if isinstance(errand, Hold):
+            self._holding.expect(errand)
+            self._held.add(call)
+        return errand
+
+    async def _waited(self, errand: Hold | AwaitModel) -> object:
+        if isinstance(errand, Hold):
+            return await self._holding.turn(errand)
+        return await self._shell.cold_waits.until_served(errand) if self._shell.cold_waits else False
 
     def _close(self, exchange: Exchange, exchange_id: str) -> None:
         """Give back all that a request had; perhaps it makes room for one that is held."""

@@ -3,6 +3,8 @@
     body -> prompt -> the models that may serve it -> within its limits -> counted, if that could change the decision
     -> let in, perhaps held before -> a place taken, in strict mode -> RouteTo
 
+A model that is loaded nowhere may be waited for, and is then decided upon anew (`stream.cold`).
+
 It may end sooner: with an Answer where the client or the fleet is at fault, with PassOn where Envoy guesses better.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from urllib.parse import quote
 
 from extproc.api import errors
@@ -18,6 +21,7 @@ from extproc.api.paths import Endpoint
 from extproc.api.renaming import renamed
 from extproc.core.eligibility.counting import wish_for
 from extproc.core.features import request_of, with_count, with_ids
+from extproc.core.models.cold import Outlook
 from extproc.core.models.plan import Plan
 from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
@@ -26,6 +30,7 @@ from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Caller, Prompt, Request
 from extproc.stream.choice import only_first, plan_of
+from extproc.stream.cold import outlook_of, warmed, worth_trying
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
 from extproc.stream.held import Admitting
@@ -87,10 +92,12 @@ class Course:
         if only_first(options) and self._may_count(prompt, options[0].request):
             counted, now, draw = yield from self._counted(options[0].request, prompt, now, draw)
             options = (replace(options[0], request=counted), *options[1:])
+        options = worth_trying(self._router, options, now)
         named = prompt.model
         del prompt  # it may be held for long
         decide = self._placed if self._rules.strict else self._decided
         choice, now, draw = yield from decide(options, now, draw)
+        choice, now, draw = yield from warmed(self._router, choice, partial(decide, options), now, draw)
         request, decision = choice.option.request, choice.decision
         if decision.chosen is None:
             return self._turned_away(request, decision, now, draw)
@@ -218,6 +225,9 @@ class Course:
         Not of a name that no engine knows: it would be sent on with that name.
         """
         gateway = self._head.gateway
+        outlook = outlook_of(self._router, self.choice, now)
+        if outlook is not None:
+            return self._cold(outlook, draw)
         assert self.plan is not None
         stands_in = self.plan.asked != request.model or bool(self.plan.virtual)
         known = self._rules.refuse_unknown or gateway is not None or stands_in
@@ -229,6 +239,14 @@ class Course:
             return answer(errors.nothing_behind(self.plan.asked, wait_s, self.dialect))
         asked = replace(request, model=self.plan.asked)
         return answer(errors.unroutable(asked, decision, wait_s, self.dialect, gateway=gateway is not None))
+
+    def _cold(self, outlook: Outlook, draw: float) -> Answer:
+        """Refuse for want of a loaded model."""
+        assert self.plan is not None
+        assert self.choice is not None
+        self._chose(replace(self.choice, decision=outlook.told(self.choice.decision)), self.decided_at_s)
+        wait_s = outlook.retry_after_s(draw)
+        return answer(errors.cold_model(self.plan.asked, outlook, wait_s, self.dialect))
 
     def pass_on(self, reason: str, draw: float) -> PassOn | Answer:
         """The reply that lets the request go on undecided."""

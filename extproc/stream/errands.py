@@ -47,6 +47,14 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitModel:
+    """Wait until an instance is Ready that serves the model, `within_s` at most; comes back with whether one is."""
+
+    model: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Wait for the request's turn; comes back with its Choice, None if it is not to wait any longer.
 
@@ -61,7 +69,7 @@ class Hold:
     full: frozenset[str] = frozenset()
 
 
-Errand = CountTokens | TakePlace | Charge | Hold
+Errand = CountTokens | TakePlace | Charge | AwaitModel | Hold
 
 
 @dataclass(frozen=True, slots=True)

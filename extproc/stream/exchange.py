@@ -42,7 +42,7 @@ from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
 from extproc.stream.course import Course, End, Head
 from extproc.stream.destination import Gateway, answer, confined, undecided
-from extproc.stream.errands import Errand, Hold, Resumed, Steps
+from extproc.stream.errands import AwaitModel, Errand, Hold, Resumed, Steps
 from extproc.stream.held import MARGIN_S
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
@@ -101,7 +101,7 @@ class Exchange:
         self._trailers = False  # they ended that body
         self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
-        self._asked = False  # Envoy for more time
+        self._granted_s = float("inf")  # until when Envoy waits, as far as it was asked
         self.trace_id = ""
 
     @property
@@ -176,12 +176,17 @@ class Exchange:
         gateway = self._gateway(message) is not None
         return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
 
-    def more_time(self, hold: Hold, now: float) -> MoreTime | None:
-        """What to tell Envoy before a request is held; None where it has been told, or counts no time."""
-        if self._asked or self._mode is BodyMode.FULL_DUPLEX:
+    def in_time(self, wait: Hold | AwaitModel) -> Hold | AwaitModel:
+        """The same errand, for no longer than Envoy was asked to wait already."""
+        return replace(wait, until_s=min(wait.until_s, self._granted_s)) if isinstance(wait, Hold) else wait
+
+    def more_time(self, wait: Hold | AwaitModel, now: float) -> MoreTime | None:
+        """What to tell Envoy before a request waits; None where it has been told, or counts no time."""
+        if self._granted_s < float("inf") or self._mode is BodyMode.FULL_DUPLEX:
             return None
-        self._asked = True
-        return MoreTime(max(0.0, hold.until_s - now) + MARGIN_S)
+        for_s = wait.within_s if isinstance(wait, AwaitModel) else max(0.0, wait.until_s - now)
+        self._granted_s = now + for_s
+        return MoreTime(for_s + MARGIN_S)
 
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""

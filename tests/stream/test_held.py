@@ -15,7 +15,7 @@ from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Request, RequestClass
-from extproc.stream.errands import Hold, Place, TakePlace
+from extproc.stream.errands import AwaitModel, Hold, Place, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.held import MARGIN_S
 from extproc.stream.messages import Answer, BodyMode, MoreTime, RequestBody, RequestHeaders, ResponseHeaders, RouteTo
@@ -180,3 +180,13 @@ def test_a_router_admits_on_a_clock_that_began_long_ago_and_after_a_long_silence
         for later_s in (0.0, 1e6):
             assert isinstance(made.admit((Option(other()),), now + later_s, 0.0), Choice)
             made.release("other", now + later_s)
+
+
+def test_who_has_waited_for_its_model_is_held_no_longer_than_envoy_was_asked_for_then() -> None:
+    """It heeds one wish only: what is left of that time is all that there is."""
+    exchange, hold = asking(full())
+    wait = AwaitModel("m", 20.0)
+    assert exchange.in_time(wait) is wait
+    assert exchange.more_time(wait, 1.0) == MoreTime(20.0 + MARGIN_S)
+    assert exchange.in_time(hold) == replace(hold, until_s=21.0)
+    assert exchange.more_time(hold, 15.0) is None

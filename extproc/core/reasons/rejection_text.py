@@ -13,6 +13,10 @@ _NUMBERS = {  # what the two numbers of a reason count
     Reason.KV_FULL: "needs {needs} KV blocks, has {has} free",
     Reason.HOLDING_FULL: "would hold {needs} requests, may hold {has}",
 }
+_WORDS = {  # of those without numbers
+    Reason.TENANT_NOT_ALLOWED: "is for other tenants",
+    Reason.PREFIX_ELSEWHERE: "has room, but not its prefix",
+}
 _TIMES = {  # the same of those that are seconds
     Reason.TTFT_BEYOND_BOUND: "would answer after {needs:.2f} s, {has:.2f} s are left",
     Reason.TPOT_BEYOND_BOUND: "would take {needs_ms:.1f} ms a token, {has_ms:.1f} ms are allowed",
@@ -24,23 +28,25 @@ _TIMES = {  # the same of those that are seconds
 def said(rejection: Rejection) -> str:
     """What is missing, with the numbers: "needs 3,100 KV blocks, has 2,480"."""
     needs, has = rejection.needs, rejection.has
+    if rejection.reason in _WORDS:
+        return _WORDS[rejection.reason]
     match rejection.reason:
         case Reason.MODEL_NOT_SERVED:
             return f"does not serve {_names(needs)}, but {_names(has)}"
         case Reason.CAPABILITY_MISSING:
             return f"lacks {_names(needs)}"  # they are only those that are missing
-        case Reason.TENANT_NOT_ALLOWED:
-            return "is for other tenants"
         case Reason.QUALITY_TOO_LOW:
             return f"has the quality {_number(has)}, not {_number(needs)}"
         case Reason.COST_TOO_HIGH:
             return f"would cost {_money(needs)}, may cost {_money(has)}"
         case Reason.NOT_READY:
             return f"is {has}, not {needs}"
+        case Reason.MODEL_COLD:
+            return f"is loaded nowhere, {has}"
+        case Reason.MODEL_LOADING:
+            return f"is being loaded, {has}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
-        case Reason.PREFIX_ELSEWHERE:
-            return "has room, but not its prefix"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):

@@ -27,6 +27,8 @@ class Reason(StrEnum):
     CONTEXT_TOO_LONG = "context_too_long"
     KV_TOO_SMALL = "kv_too_small"
     NOT_READY = "not_ready"
+    MODEL_COLD = "model_cold"  # the model is known, and loaded nowhere
+    MODEL_LOADING = "model_loading"  # an instance is starting with it
     COOLING_DOWN = "cooling_down"
     STALE = "stale"
     PUSHED_BACK = "pushed_back"  # it answered 429 or 503 a moment ago

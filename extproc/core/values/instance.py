@@ -103,6 +103,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
     loading_progress: float | None = None  # of a start, 0 to 1
     ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
+    loadable: tuple[str, ...] = ()  # models that it does not serve now and would after a start, or a load
+    start_s: float | None = None  # what the start of this incarnation took until it was Ready
     loras: tuple[str, ...] = ()  # adapters it answers to
     loras_active: tuple[str, ...] = ()  # those that requests use now, or wait for
     loras_running: tuple[str, ...] = ()  # of these, those of running requests; none: perhaps not told

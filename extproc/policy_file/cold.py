@@ -1,0 +1,69 @@
+"""Models that are known and loaded nowhere, in a policy file.
+
+cold:
+  default: {way: redirect, start_s: 180}
+  models:
+    llama-3.3-70b: {way: hold, start_s: 20}
+    whisper-large: {way: refuse}
+  hold_s: 20
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from extproc.core.models.cold import ColdPolicy, ColdRule, Way
+
+_LONGEST_HOLD_S = 28.0  # Envoy lets a message wait for 30 s, with the time that deciding takes
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What applies to a model; what is left out is as by default."""
+
+    way: Way | None = None
+    start_s: float | None = None
+
+
+class ColdSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section; its being there turns it on."""
+
+    default: Rule = Rule()
+    models: Mapping[str, Rule] = {}
+    remember_s: float | None = None
+    hold_s: float | None = None
+    most_held: int | None = None
+
+
+def cold_of(section: ColdSection | None, known: Iterable[str] = ()) -> ColdPolicy | None:
+    """The rules of a section, None without one. `known`: models that the file names elsewhere. Raises ValueError."""
+    if section is None:
+        return None
+    default, usual = ColdPolicy(), _rule(ColdRule(), section.default, "default")
+    remember_s = default.remember_s if section.remember_s is None else section.remember_s
+    hold_s = default.hold_s if section.hold_s is None else section.hold_s
+    most_held = default.most_held if section.most_held is None else section.most_held
+    if not 0 <= remember_s < float("inf"):
+        raise ValueError("remember_s of cold must be 0 or more, and finite")
+    if not 0 < hold_s <= _LONGEST_HOLD_S:
+        raise ValueError(
+            f"hold_s of cold must be more than 0, and {_LONGEST_HOLD_S:g} at the most: Envoy waits no longer"
+        )
+    if most_held < 0:
+        raise ValueError("most_held of cold must be 0 or more")
+    return ColdPolicy(
+        usual=usual,
+        models={model: _rule(usual, rule, model) for model, rule in section.models.items()},
+        known=frozenset(known),
+        remember_s=remember_s,
+        hold_s=hold_s,
+        most_held=most_held,
+    )
+
+
+def _rule(usual: ColdRule, rule: Rule, name: str) -> ColdRule:
+    start_s = usual.start_s if rule.start_s is None else rule.start_s
+    if not 0 < start_s < float("inf"):
+        raise ValueError(f"start_s of cold {name} must be more than 0, and finite")
+    return ColdRule(way=usual.way if rule.way is None else rule.way, start_s=start_s)
