@@ -50,6 +50,8 @@ class Bookings:
         self.sharing = Sharing(router_name, ledger, heartbeat_s=heartbeat_s, lease_s=lease_s)
         self.unusable = 0
         """Messages on the channel that were no batch."""
+        self.on_heard: Callable[[], None] = lambda: None
+        """Called when a peer has told something, or is not heard any more."""
         self._link = link
         self._channel = f"{base}:bookings"
         self._batch_s = batch_s
@@ -106,6 +108,7 @@ class Bookings:
     def _take(self, data: bytes) -> None:
         try:
             self.sharing.receive(data, self._clock())
+            self.on_heard()
         except ValueError as error:
             self.unusable += 1
             if self.unusable == 1:
@@ -114,4 +117,5 @@ class Bookings:
     async def _watch_leases(self) -> NoReturn:
         while True:
             self.sharing.expire(self._clock())
+            self.on_heard()
             await asyncio.sleep(self.sharing.peers.lease_s / 8)

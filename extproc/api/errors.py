@@ -38,6 +38,18 @@ _PLACEMENT = (
     Reason.TOPOLOGY_NOT_ALLOWED,
 )
 _OVERLOAD = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.PUSHED_BACK})
+SHED = frozenset(
+    {
+        Reason.TPOT_BEYOND_BOUND,
+        Reason.TTFT_BEYOND_BOUND,
+        Reason.DEADLINE_UNREACHABLE,
+        Reason.HELD_TOO_LONG,
+        Reason.HOLDING_FULL,
+    }
+)
+"""Reasons for which the fleet could serve a request, but not well."""
+OVERLOADED = "overloaded"
+"""Code of what is turned down because of all the others."""
 _PROMPT_FIELDS = {
     "chat": "messages",
     "completions": "prompt",
@@ -91,6 +103,22 @@ def no_endpoint(code: str, dialect: Dialect = Dialect.OPENAI, retry_after_s: int
     return refusal(503, code, message, dialect, retry_after_s=retry_after_s)
 
 
+def too_many(dialect: Dialect, retry_after_s: int, *, gateway: bool = False) -> Refusal:
+    """503 where the router itself has more requests under way than it takes; of a gateway its 429 for overload."""
+    message = "Too many requests are under way. Try again later."
+    return refusal(429 if gateway else 503, OVERLOADED, message, dialect, retry_after_s=retry_after_s)
+
+
+def _shed(reason: Reason, model: str, retry_after_s: int, dialect: Dialect, gateway: bool) -> Refusal:
+    """The fleet could not serve it well, at once or in the time for which it was held."""
+    if reason is Reason.DEADLINE_UNREACHABLE:
+        code, why = str(reason), "would not be served in the time that it has"
+    else:
+        code, why = OVERLOADED, "cannot be served well enough now"
+    message = f"The model '{model}' is overloaded: the request {why} ({reason}). Try again later."
+    return refusal(429 if gateway else 503, code, message, dialect, retry_after_s=retry_after_s)
+
+
 def unroutable(
     request: Request,
     decision: Decision,
@@ -108,6 +136,8 @@ def unroutable(
     if gateway and reason in _OVERLOAD:
         message = f"All instances of the model '{model}' are busy ({reason})."
         return refusal(429, str(reason), message, dialect, retry_after_s=retry_after_s)
+    if reason in SHED:
+        return _shed(reason, model, retry_after_s, dialect, gateway)
     if request.placement.endpoints is not None:
         return no_endpoint(str(reason), dialect, retry_after_s)
     if reason in (Reason.MODEL_NOT_SERVED, Reason.TENANT_NOT_ALLOWED):  # whom it is for is nobody else's business

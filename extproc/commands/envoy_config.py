@@ -136,6 +136,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
         ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
+        ("max-hold-s", float, "S", "seconds for which `extproc serve --max-hold-s` may hold a request, or more"),
         ("request-timeout-s", float, "S", "seconds that a client has to send its whole request, then 408"),
         ("stream-idle-timeout-s", float, "S", "seconds of silence that end a stream"),
         (
@@ -223,6 +224,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         try_idle_timeout_s=args.try_idle_timeout_s,
         keepalive_s=args.keepalive_s,
         message_timeout_s=args.message_timeout_s,
+        max_hold_s=args.max_hold_s,
         request_timeout_s=args.request_timeout_s,
         stream_idle_timeout_s=args.stream_idle_timeout_s,
         upstream_idle_s=args.upstream_idle_s,

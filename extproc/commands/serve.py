@@ -16,12 +16,14 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.config import ServeSettings, directories, environment, header_name
+from extproc.core.admission.admission import Admission
 from extproc.core.limits.rules import Limits
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
 from extproc.policy_file import OperatorPolicy, load_policy
+from extproc.stream.held import MAX_HOLD_S
 from extproc.stream.rules import Destination, Rules
 
 HELP = "run the ext_proc and access-log service"
@@ -155,6 +157,20 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(HandOver),
         default=HandOver.NONE,
         help="serving stack whose headers name the partner of a prefill/decode pair (default: %(default)s: no pairs)",
+    )
+    parser.add_argument(
+        "--admission",
+        action="store_true",
+        help="hold requests that would not be served well now until they are, or refuse them; the policy file's section"
+        " `admission` says the same, and more",
+    )
+    parser.add_argument(
+        "--max-hold-s",
+        type=seconds_or_zero,
+        default=MAX_HOLD_S,
+        metavar="S",
+        help="seconds for which a request is held at the most, whatever its class; no more than the same flag of"
+        " `extproc envoy-config` (default %(default)s)",
     )
     _add_counting(parser, ServeSettings())
     add_redis_arguments(parser)
@@ -303,8 +319,15 @@ def policy(args: argparse.Namespace) -> Policy:
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
         cold=operator.cold,
         hand_over=HandOver(args.hand_over),
-        admission=operator.admission,
+        admission=held_for_at_most(operator.admission or (Admission() if args.admission else None), args.max_hold_s),
     )
+
+
+def held_for_at_most(rules: Admission | None, longest_s: float) -> Admission | None:
+    """Return rules by which nothing is held for longer than Envoy waits."""
+    if rules is None:
+        return None
+    return replace(rules, max_hold_s={kind: min(hold_s, longest_s) for kind, hold_s in rules.max_hold_s.items()})
 
 
 def tokenizer_directories(args: argparse.Namespace) -> dict[str, Path]:

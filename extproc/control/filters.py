@@ -29,10 +29,10 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.control.attempt_log import attempt_log
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies
 from extproc.control.usage import usage_filters
+from extproc.stream.held import MARGIN_S
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
 _PARTNER_CHARACTERS = 5
-_MAX_MESSAGE_TIMEOUT_S = 30.0  # up to which the service may ask for more time
 
 _BODY_MODES = {
     RequestBodies.BUFFERED: ProcessingModeBodySendMode.BUFFERED,
@@ -59,7 +59,7 @@ def ext_proc(settings: EnvoySettings) -> ExternalProcessor:
         grpc_service=grpc_service(retry=True),
         failure_mode_allow=True,
         message_timeout=timedelta(seconds=settings.message_timeout_s),
-        max_message_timeout=timedelta(seconds=_MAX_MESSAGE_TIMEOUT_S),
+        max_message_timeout=timedelta(seconds=settings.max_hold_s + MARGIN_S),
         processing_mode=_processing_mode(settings.body_mode),
         # Without it Envoy lets headers go, and chooses the route, before the body is here.
         send_body_without_waiting_for_header_response=settings.body_mode is RequestBodies.STREAMED,

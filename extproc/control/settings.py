@@ -14,6 +14,7 @@ from extproc.addresses import Endpoint, HostPort, UnixSocket
 from extproc.control.scope import Scope
 from extproc.core.pairs.hand_over import HEADERS, HandOver
 from extproc.errors import ConfigError
+from extproc.stream.held import MAX_HOLD_S
 
 EXTPROC_CLUSTER = "extproc"
 XDS_CLUSTER = "xds"
@@ -25,6 +26,7 @@ MAX_HEADER_CHARS = 40  # Envoy takes no longer expressions for the headers that 
 MAX_RETRIES = 5  # Envoy takes no longer expressions for what counts them
 _DURATIONS = (
     "message_timeout_s",
+    "max_hold_s",
     "request_timeout_s",
     "stream_idle_timeout_s",
     "try_idle_timeout_s",
@@ -119,6 +121,7 @@ class EnvoySettings:
     retry_budget_percent: float = 50.0  # of a cluster's requests that may be retries at once
     try_idle_timeout_s: float | None = None  # silence of one instance, its queue included, that ends a try
     message_timeout_s: float = 0.25  # what a decision may take before Envoy goes on without it
+    max_hold_s: float = MAX_HOLD_S  # for which the service may hold a request; Envoy waits if it is asked to
     request_timeout_s: float = 60.0  # for a client to send its whole request
     stream_idle_timeout_s: float = 600.0  # silence between two chunks of an answer
     keepalive_s: float = 30.0  # silence after which the other end of a connection has to show that it is there

@@ -36,6 +36,7 @@ class EngineSpec:
     hardware: str
     load_delay_s: float = 0.0
     kv_events: bool = False  # it tells which KV blocks it holds
+    flags: tuple[str, ...] = ()  # more flags of `extproc engine`
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ async def running_stack(
 
     Raises ProcessError. One Envoy learns of the backends from the control plane, the other has them written down.
     `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name in that Redis.
-    `serve_flags`: more of the service's.
+    `serve_flags`: more flags of `extproc serve`.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
@@ -112,9 +113,9 @@ async def running_stack(
     registry = ("--redis-url", redis_url, "--fleet", fleet)
     await processes.start_extproc("agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry)
     anywhere = f"{HOST}:0"
-    choices = ("--drain-s", "1", "--hand-over", hand_over.value)
+    choices = ("--drain-s", "1", "--hand-over", hand_over.value, *serve_flags)
     service = await processes.start_extproc(
-        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry, *serve_flags
+        "serve", "serve", "--listen", anywhere, "--metrics-listen", anywhere, *choices, *registry
     )
     control = await processes.start_extproc(
         "xds", "xds", "--listen", anywhere, "--metrics-listen", anywhere, "--settle-s", "0.5", *registry
@@ -175,7 +176,8 @@ async def _start_engine(processes: Processes, spec: EngineSpec) -> Backend:
         events, replay = (f"tcp://*:{port}" for port in kv_ports)
         config = orjson.dumps({"endpoint": events, "replay_endpoint": replay}).decode()
         arguments += ["--kv-events-config", config]
-    child = await processes.start_extproc(spec.id, "engine", *arguments, "--load-delay-s", str(spec.load_delay_s))
+    arguments += ["--load-delay-s", str(spec.load_delay_s), *spec.flags]
+    child = await processes.start_extproc(spec.id, "engine", *arguments)
     found = await wait_for_line(child, r"listening on [\d.]+:(\d+)", _READY_S)
     return Backend(
         spec.id, int(found[1]), hardware=spec.hardware, kv_ports=kv_ports, loading=spec.load_delay_s > 0, child=child

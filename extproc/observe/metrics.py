@@ -15,8 +15,10 @@ from extproc.core.fleet.degradation import Rung
 from extproc.core.limits.counts import LimitCounts
 from extproc.core.reasons.measured import PredictionErrors, Served, prediction_errors
 from extproc.core.tokens.output_lengths import Calibration
+from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
+from extproc.core.values.request import RequestClass
 from extproc.observe.limit_metrics import limit_metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -73,6 +75,8 @@ class Gauges:
     guards: Guards = field(default_factory=Guards)
     totals: Mapping[str, Totals] = field(default_factory=dict)  # by instance id, of engines that tell theirs
     strict_unsettled: int | None = None  # requests that Redis did not settle in time; None without strict mode
+    held: Mapping[RequestClass, int] | None = None  # requests, by class; None without admission
+    left: Mapping[RequestClass, int] = field(default_factory=dict)  # whose stream ended while they were held
     limits: LimitCounts | None = None  # None without limits
 
 
@@ -99,6 +103,8 @@ class Metrics:
         self._tpot_ratio = self._histogram("tpot_ratio", "Actual over predicted TPOT.", _RATIOS, *of)
         text = "Share of the prompt that was cached beyond what was believed."
         self._cached_error = self._histogram("cached_share_error", text, _SHARES, *of)
+        self._held = self._histogram("held_seconds", "Time for which requests were held.", _SECONDS, "class", "end")
+        self._shed = self._counter("shed", "Requests refused for want of room, or of time.", "class", "reason")
         self._kinds: set[tuple[str, str]] = set()
 
     def add(self, collector: Collector) -> None:
@@ -120,6 +126,14 @@ class Metrics:
     def answered(self, reason: str) -> None:
         """A request was answered in the engine's place: refused, or told what the router knows itself."""
         self._requests.labels("answered", reason).inc()
+
+    def held(self, request_class: RequestClass, held_s: float, end: str) -> None:
+        """A request was held for so long, and then let go or shed (`end`)."""
+        self._held.labels(request_class, end).observe(held_s)
+
+    def shed(self, request_class: RequestClass, reason: Reason) -> None:
+        """A request was refused since it would not have been served well."""
+        self._shed.labels(request_class, reason).inc()
 
     def passed_on(self, reason: str) -> None:
         """A request was left to Envoy's own balancing."""
@@ -211,6 +225,8 @@ class _LiveGauges(Collector):
         yield from _of_replicas(gauges.replicas)
         yield from _of_rungs(gauges.rungs)
         yield from _of_guards(gauges.guards)
+        if gauges.held is not None:
+            yield from _of_holding(gauges.held, gauges.left)
         if gauges.limits is not None:
             yield from limit_metrics(gauges.limits)
         if gauges.strict_unsettled is not None:
@@ -218,8 +234,20 @@ class _LiveGauges(Collector):
             yield CounterMetricFamily("extproc_strict_unsettled", text, gauges.strict_unsettled)
 
 
+def _of_holding(held: Mapping[RequestClass, int], left: Mapping[RequestClass, int]) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily("extproc_held", "Requests that are held.", labels=["class"])
+    gone = CounterMetricFamily(
+        "extproc_held_left", "Requests whose stream ended while they were held.", labels=["class"]
+    )
+    for kind in RequestClass:
+        waiting.add_metric([kind], held.get(kind, 0))
+        gone.add_metric([kind], left.get(kind, 0))
+    yield waiting
+    yield gone
+
+
 def _of_guards(guards: Guards) -> Iterator[Metric]:
-    text = "Requests beyond --max-streams, left to Envoy."
+    text = "Requests beyond --max-streams, left to Envoy, or refused where there is admission."
     yield CounterMetricFamily("extproc_streams_refused", text, guards.streams_refused)
     text = "Records of the registry that are not allowed, each time that they came."
     refused = CounterMetricFamily("extproc_records_refused", text, labels=["reason"])

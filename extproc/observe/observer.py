@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from extproc.api.errors import SHED
 from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
 from extproc.core.values.outcome import Outcome
@@ -37,9 +38,21 @@ class Observer:
                 self._metrics.passed_on(reply.reason)
             case _:
                 return
+        self._count_held(exchange, reply)
         material = exchange.material()
         if material is not None:
             self._recent.add(material, exchange.trace_id, reply.features if isinstance(reply, RouteTo) else None)
+
+    def _count_held(self, exchange: Exchange, reply: Reply) -> None:
+        request, decision = exchange.request, exchange.decision
+        if request is None or decision is None:
+            return
+        if exchange.held_s is not None:
+            self._metrics.held(
+                request.request_class, exchange.held_s, "shed" if isinstance(reply, Answer) else "let_go"
+            )
+        if decision.reason in SHED:
+            self._metrics.shed(request.request_class, decision.reason)
 
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""

@@ -33,8 +33,8 @@ class OperatorPolicy:
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     limits: Limits = field(default_factory=Limits)
     models: ModelPolicy = field(default_factory=ModelPolicy)
-    cold: ColdPolicy | None = None
     admission: Admission | None = None  # None: nothing is held
+    cold: ColdPolicy | None = None
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,8 +51,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     aliases: dict[str, str] = {}
     fallbacks: dict[str, tuple[str, ...]] = {}
     context_window_fallbacks: dict[str, tuple[str, ...]] = {}
-    cold: ColdSection | None = None
     admission: AdmissionSection | None = None
+    cold: ColdSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -71,8 +71,8 @@ def load_policy(path: Path) -> OperatorPolicy:
                 file.fallbacks,
                 file.context_window_fallbacks,
             ),
-            cold=cold_of(file.cold, _named(file)),
             admission=admission_of(file.admission),
+            cold=cold_of(file.cold, _named(file)),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -12,7 +12,7 @@ from extproc.server.http_pages import HttpPages
 
 
 class Admin(HttpPages):
-    """GET /metrics, /fleet, /decisions, /decisions/ID. Nothing here can change anything."""
+    """GET /metrics, /fleet, /held, /decisions, /decisions/ID. Nothing here can change anything."""
 
     def __init__(
         self,
@@ -20,6 +20,7 @@ class Admin(HttpPages):
         fleet: Callable[[], Any],
         decisions: Callable[[], Any],
         explain: Callable[[str], Any],
+        held: Callable[[], Any],
     ) -> None:
         async def metrics(_request: web.Request) -> web.Response:
             return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
@@ -33,6 +34,7 @@ class Admin(HttpPages):
         app = web.Application()
         app.router.add_get("/metrics", metrics)
         app.router.add_get("/fleet", _json_page(fleet))
+        app.router.add_get("/held", _json_page(held))
         app.router.add_get("/decisions", _json_page(decisions))
         app.router.add_get("/decisions/{id}", decision)
         super().__init__(app)

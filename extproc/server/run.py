@@ -28,6 +28,7 @@ from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.webhook import Webhook
 from extproc.config import ServeSettings
+from extproc.core.fleet.fleet import Change
 from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
 from extproc.core.speeds.profile import profile_for
@@ -41,6 +42,7 @@ from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
+from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
@@ -78,34 +80,43 @@ async def serve(settings: ServeSettings) -> None:
     charges = RateLimits(registry.link, registry.base, name, rules.limits) if rules.limits.rules else None
     metrics = Metrics(
         lambda: replace(
-            gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates)),
+            gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding),
             limits=charges.counts if charges is not None else None,
         )
     )
     observer = Observer(metrics, partial(served, router))
-    admin = Admin(
-        observer.page, lambda: fleet_view(router, ladder, time.monotonic()), observer.recent, observer.explain
-    )
     cold_waits = ColdWaits(router)
-    shell = Shell(
-        router,
-        observer,
-        time.monotonic,
-        random.random,
-        settings.cluster_header,
-        rules,
-        partial(counted_by, tokenizers),
-        strict,
-        settings.max_streams,
-        charges,
-        cold_waits,
+    service = Service(
+        Shell(
+            router,
+            observer,
+            time.monotonic,
+            random.random,
+            settings.cluster_header,
+            rules,
+            partial(counted_by, tokenizers),
+            strict,
+            settings.max_streams,
+            charges,
+            cold_waits,
+        )
     )
-    service = Service(shell)
+    bookings.on_heard = service.holding.stir
+    admin = Admin(
+        observer.page,
+        lambda: fleet_view(router, ladder, time.monotonic()),
+        observer.recent,
+        observer.explain,
+        service.holding.view,
+    )
     async with registry, keeping_intents(router, registry, name, settings, metrics):
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
-            begin("registry", registry.watch(router.fleet, cold_waits.take, synced=fleet_known)),
+            begin(
+                "registry",
+                registry.watch(router.fleet, partial(taken, cold_waits, service.holding), synced=fleet_known),
+            ),
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
         ]
@@ -135,6 +146,12 @@ async def serve(settings: ServeSettings) -> None:
             await profiles.try_to_share()
             await bookings.farewell()
             tokenizers.close()
+
+
+def taken(cold_waits: ColdWaits, holding: Holding, change: Change) -> None:
+    """The fleet has changed; perhaps there is room for who is held."""
+    cold_waits.take(change)
+    holding.stir()
 
 
 @asynccontextmanager
@@ -210,6 +227,7 @@ def gauges(
     strict: StrictBookings | None,
     ladder: LadderWatch,
     kept_out: Guards,
+    holding: Holding,
 ) -> Gauges:
     """What a scrape reads at this moment; `strict` is None without strict mode."""
     fleet = router.fleet
@@ -238,6 +256,8 @@ def gauges(
         rungs=ladder.rungs(time.monotonic()),
         guards=kept_out,
         strict_unsettled=strict.unsettled if strict is not None else None,
+        held=holding.by_class() if router.policy.admission is not None else None,
+        left=holding.left,
     )
 
 

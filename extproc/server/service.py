@@ -27,10 +27,11 @@ from extproc.server.binding import OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
-from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, TakePlace
+from extproc.server.holding import Holding
+from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import OutOfOrderError, PassOn, Replies, RouteTo
+from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.rules import Rules
 
 log = logging.getLogger("extproc.serve")
@@ -42,7 +43,6 @@ _HEALTH_NAMES = ("", "readiness", wire.EXT_PROC_METHOD[0])
 _ALIVE = "liveness"  # also while the service drains
 # Streams that may wait for the event loop in a burst; gRPC's own limit of 1,000 would cancel the rest.
 _MAX_PENDING = 20_000
-_MORE_TIME_S = 1.0  # beyond what an errand may take: to decide, and to be late
 _GOODBYE_S = 1.0  # to end streams in good order
 
 
@@ -87,6 +87,9 @@ class ExtProc:
         self.refused = 0  # streams
         self._calls: set[asyncio.Task[Any]] = set()
         self._leaving = False
+        self._admits = shell.router.policy.admission is not None
+        self._holding = Holding(shell.router, shell.clock, shell.draw)
+        self._held: set[asyncio.Task[Any]] = set()  # calls whose request is held, or was refused after that
         self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
@@ -96,10 +99,14 @@ class ExtProc:
 
         A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
         RESOURCE_EXHAUSTED before its first message is looked at, after `leave` with UNAVAILABLE: Envoy asks another
-        worker, or goes on without us.
+        worker, or goes on without us. But where requests are held for want of room, none beyond may go past those: it
+        is refused.
         """
         shell = self._shell
-        await self._refuse_if_full(context)
+        if self._leaving or self._open_streams >= shell.max_streams:
+            async for answer in self._beyond(stream, context):
+                yield answer
+            return
         self._open_streams += 1
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
@@ -110,48 +117,99 @@ class ExtProc:
         try:
             async for data in stream:
                 began_s = shell.clock()
-                replies = exchange.receive(wire.decode_message(data, self._wanted), began_s, shell.draw())
-                # The engine's answer may be minutes away: the body is not kept until then, nor what handed it back.
-                del data
-                while not isinstance(replies, tuple):
-                    errand_at_s = shell.clock()
-                    if held := isinstance(replies, AwaitModel):
-                        yield wire.encode_more_time(replies.within_s + _MORE_TIME_S)
-                    result = await self._run(replies)
-                    now = shell.clock()
-                    began_s += held * (now - errand_at_s)  # waiting is no part of what answering takes
-                    replies = exchange.resume(result, now, shell.draw())
-                for answer in self._encoded(exchange, replies, began_s):
+                message = wire.decode_message(data, self._wanted)
+                step = await self._run(exchange, exchange.receive(message, began_s, shell.draw()))
+                answers_headers = isinstance(message, ResponseHeaders)
+                # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
+                del data, message
+                while isinstance(step, Hold | AwaitModel):
+                    waits_from_s = shell.clock()
+                    step = self._waits(call, exchange.in_time(step))
+                    if (more_time := exchange.more_time(step, waits_from_s)) is not None:
+                        yield wire.encode_reply(more_time, shell.cluster_header)
+                    result, now = await self._waited(step), shell.clock()
+                    began_s += now - waits_from_s  # waiting is no part of what answering takes
+                    step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
+                self._noted(call, step)
+                if answers_headers:
+                    self._holding.stir()
+                answers = self._encoded(exchange, step, began_s)
+                del step
+                for answer in answers:
                     yield answer
-                del replies
                 answer = b""
         except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except asyncio.CancelledError:
             if not self._over:
                 raise
+            if not exchange.replied:  # Envoy would let a body that it has sent us go on as an empty one
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the service ends")
         finally:
             self._calls.discard(call)
-            exchange.close(shell.clock())
-            if shell.places:
-                shell.places.release(exchange_id)
-            if shell.charges:
-                shell.charges.release(exchange_id)
-            self._open_streams -= 1
-            if not self._open_streams:
-                self.idle.set()
+            self._held.discard(call)
+            self._close(exchange, exchange_id)
 
-    async def _run(self, errand: Errand) -> object:
+    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Hold | AwaitModel:
+        """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
         shell = self._shell
-        match errand:
-            case CountTokens():
-                return await shell.count(errand) if shell.count else None
-            case TakePlace():
-                return await shell.places.take(errand) if shell.places else 0
-            case Charge():
-                return await shell.charges.charge(errand) if shell.charges else None
-            case AwaitModel():
-                return await shell.cold_waits.until_served(errand) if shell.cold_waits else False
+        while True:
+            match step:
+                case CountTokens():
+                    result: object = await shell.count(step) if shell.count else None
+                case TakePlace():
+                    result = await shell.places.take(step) if shell.places else 0
+                case Charge():
+                    result = await shell.charges.charge(step) if shell.charges else None
+                case _:
+                    return step
+            step = exchange.resume(result, shell.clock(), shell.draw())
+
+    def _waits(self, call: asyncio.Task[Any], errand: Hold | AwaitModel) -> Hold | AwaitModel:
+        """What is to be done at once, before anything else can happen to a request that is held."""
+        if isinstance(errand, Hold):
+            self._holding.expect(errand)
+            self._held.add(call)
+        return errand
+
+    async def _waited(self, errand: Hold | AwaitModel) -> object:
+        if isinstance(errand, Hold):
+            return await self._holding.turn(errand)
+        return await self._shell.cold_waits.until_served(errand) if self._shell.cold_waits else False
+
+    def _close(self, exchange: Exchange, exchange_id: str) -> None:
+        """Give back all that a request had; perhaps it makes room for one that is held."""
+        shell = self._shell
+        exchange.close(shell.clock())
+        if shell.places:
+            shell.places.release(exchange_id)
+        if shell.charges:
+            shell.charges.release(exchange_id)
+        self._holding.forget(exchange_id)
+        self._holding.stir()
+        self._open_streams -= 1
+        if not self._open_streams:
+            self.idle.set()
+
+    def _noted(self, call: asyncio.Task[Any], replies: Replies) -> None:
+        """A call that was held is so no longer, unless Envoy has still to hear that it is refused."""
+        if call in self._held and not any(isinstance(reply, Answer) for reply in replies):
+            self._held.discard(call)
+
+    async def _beyond(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """A stream that is not taken: refused if it would be held, else left to Envoy without being looked at."""
+        shell = self._shell
+        if self._leaving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
+        self.refused += 1
+        if self._admits and (data := await anext(stream, None)) is not None:
+            exchange = Exchange(shell.router, "", shell.rules)
+            answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+            if answer is not None:
+                for encoded in self._encoded(exchange, (answer,), shell.clock()):
+                    yield encoded
+                return
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
         shell = self._shell
@@ -174,17 +232,21 @@ class ExtProc:
                 reason,
             )
 
-    async def _refuse_if_full(self, context: Any) -> None:
-        """End a stream that is not to be taken."""
-        if self._leaving:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
-        if self._open_streams >= self._shell.max_streams:
-            self.refused += 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
-
     def leave(self) -> None:
         """Take no new streams. An Envoy that knows no other worker asks us on, though we say that we are not well."""
         self._leaving = True
+
+    @property
+    def holding(self) -> Holding:
+        """Where requests are held."""
+        return self._holding
+
+    async def refuse_held(self, within_s: float) -> None:
+        """Refuse who is held, and wait for Envoy to have heard of it: an end without an answer lets requests on."""
+        held = tuple(self._held)
+        self._holding.close()
+        if held:
+            await asyncio.wait(held, timeout=within_s)
 
     def end(self) -> None:
         """End all streams in good order. By an error Envoy would cut answers whose body it streamed to us."""
@@ -194,10 +256,11 @@ class ExtProc:
 
 
 class AccessLog:
-    """Envoy's access log: outcomes, off the request path."""
+    """Envoy's access log: outcomes, off the request path. `stir` is called after some were taken in."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, stir: Callable[[], None]) -> None:
         self._shell = shell
+        self._stir = stir
 
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
         """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
@@ -209,6 +272,7 @@ class AccessLog:
                     except Exception:
                         log.exception("an entry of Envoy's access log was not taken in")
                 self._tell_trust()
+                self._stir()
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
@@ -258,8 +322,13 @@ class Service:
         self._ext_proc = ExtProc(shell)
         handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
         self._add(service, method, handler)
+        access_log = AccessLog(shell, self._ext_proc.holding.stir)
         service, method = wire.ACCESS_LOG_METHOD
-        self._add(service, method, grpc.stream_unary_rpc_method_handler(AccessLog(shell).stream_access_logs))
+        self._add(
+            service,
+            method,
+            grpc.stream_unary_rpc_method_handler(access_log.stream_access_logs),
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -274,8 +343,13 @@ class Service:
         return bind(self._server, where, certificates, access)
 
     @property
+    def holding(self) -> Holding:
+        """Where requests are held."""
+        return self._ext_proc.holding
+
+    @property
     def refused_streams(self) -> int:
-        """How many requests were left to Envoy because too many were under way."""
+        """How many requests were left to Envoy, or refused, because too many were under way."""
         return self._ext_proc.refused
 
     async def start(self) -> None:
@@ -290,7 +364,7 @@ class Service:
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new requests, give running ones `grace_s` to end, then end everything.
+        """Take no new requests, give running ones `grace_s` to end, refuse who is held then, and end everything.
 
         Envoy's access-log stream would never end by itself, so it is not waited for.
         """
@@ -298,6 +372,7 @@ class Service:
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._ext_proc.idle.wait()
+        await self._ext_proc.refuse_held(_GOODBYE_S)
         self._ext_proc.end()
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):

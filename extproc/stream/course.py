@@ -1,8 +1,7 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
     body -> prompt -> the models that may serve it -> within its limits -> counted, if that could change the decision
-    -> decided upon
-    -> a place taken, in strict mode -> RouteTo
+    -> let in, perhaps held before -> a place taken, in strict mode -> RouteTo
 
 A model that is loaded nowhere may be waited for, and is then decided upon anew (`stream.cold`).
 
@@ -34,6 +33,7 @@ from extproc.stream.choice import only_first, plan_of
 from extproc.stream.cold import outlook_of, warmed, worth_trying
 from extproc.stream.destination import Gateway, answer, route_to, undecided
 from extproc.stream.errands import CountTokens, Place, Steps, TakePlace
+from extproc.stream.held import Admitting
 from extproc.stream.limited import limited
 from extproc.stream.messages import MODEL_HEADER, Answer, Headers, PassOn, RequestBody, RouteTo
 from extproc.stream.rules import Rules
@@ -64,6 +64,7 @@ class Course:
         self._id = request_id
         self._rules = rules
         self._head = head
+        self._admitting = Admitting(router, request_id)
         self.request: Request | None = None
         self.decision: Decision | None = None
         self.plan: Plan | None = None  # what the model's name led to
@@ -92,6 +93,8 @@ class Course:
             counted, now, draw = yield from self._counted(options[0].request, prompt, now, draw)
             options = (replace(options[0], request=counted), *options[1:])
         options = worth_trying(self._router, options, now)
+        named = prompt.model
+        del prompt  # it may be held for long
         decide = self._placed if self._rules.strict else self._decided
         choice, now, draw = yield from decide(options, now, draw)
         choice, now, draw = yield from warmed(self._router, choice, partial(decide, options), now, draw)
@@ -101,7 +104,7 @@ class Course:
         reply = route_to(self._router, request, decision, self._rules, in_header=self._head.gateway is not None)
         if self._receipt:
             reply = replace(reply, features=replace(reply.features, charge=self._receipt))
-        return self._renamed(reply, body, prompt.model, request.model)
+        return self._renamed(reply, body, named, request.model)
 
     def _renamed(self, reply: RouteTo, body: bytes, old: str, new: str) -> RouteTo:
         """The reply that also names the model that was chosen, where the client's call names another."""
@@ -116,6 +119,11 @@ class Course:
         """The request that a body asks for, as the likeliest model would get it. Raises BodyError."""
         prompt = self._prompt(body)
         return self._likeliest(self._options(prompt, now, len(body)), prompt, now)
+
+    @property
+    def held_s(self) -> float | None:
+        """For how long the request was held, None if it was not."""
+        return self._admitting.held_s
 
     @property
     def dialect(self) -> errors.Dialect:
@@ -170,10 +178,8 @@ class Course:
         self, options: tuple[Option, ...], now: float, draw: float, full: frozenset[str] = frozenset()
     ) -> Steps[tuple[Choice, float, float]]:
         """The choice. `full`: keys of instances without a place left over all routers."""
-        yield from ()
-        self._chose(self._router.choose_among(options, now, draw, full), now)
-        assert self.choice is not None
-        return self.choice, now, draw
+        choice, now, draw = yield from self._admitting.steps(options, now, draw, full)
+        return self._chose(choice, now), now, draw
 
     def _placed(self, options: tuple[Option, ...], now: float, draw: float) -> Steps[tuple[Choice, float, float]]:
         """The choice, with a place taken that no other router has; what is left is decided upon anew."""
@@ -227,7 +233,8 @@ class Course:
         known = self._rules.refuse_unknown or gateway is not None or stands_in
         if decision.reason is Reason.NO_INSTANCE and not known:
             return self.pass_on(decision.reason, draw)
-        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw)
+        ahead_s = self._router.held_ahead_s(self.plan.options or (Option(request),), now)
+        wait_s = retry_after_s(request, decision, self._router.snapshot(), now, draw, ahead_s)
         if stands_in and decision.reason is Reason.MODEL_NOT_SERVED:
             return answer(errors.nothing_behind(self.plan.asked, wait_s, self.dialect))
         asked = replace(request, model=self.plan.asked)

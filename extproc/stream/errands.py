@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from extproc.core.limits.rules import Bucket
-from extproc.core.values.request import Countable
+from extproc.core.values.request import Countable, RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,22 @@ class AwaitModel:
     within_s: float
 
 
-Errand = CountTokens | TakePlace | Charge | AwaitModel
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait for the request's turn; comes back with its Choice, None if it is not to wait any longer.
+
+    `until_s` is when the router sheds it at the latest, on its clock. `full`: keys of instances without a place left
+    over all routers a moment ago.
+    """
+
+    request_id: str
+    request_class: RequestClass
+    tenant: str
+    until_s: float
+    full: frozenset[str] = frozenset()
+
+
+Errand = CountTokens | TakePlace | Charge | AwaitModel | Hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
 from extproc.stream.course import Course, End, Head
 from extproc.stream.destination import Gateway, answer, confined, undecided
-from extproc.stream.errands import Errand, Resumed, Steps
+from extproc.stream.errands import AwaitModel, Errand, Hold, Resumed, Steps
+from extproc.stream.held import MARGIN_S
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
@@ -54,6 +55,7 @@ from extproc.stream.messages import (
     HandBack,
     Headers,
     Message,
+    MoreTime,
     OutOfOrderError,
     PassOn,
     Replies,
@@ -99,6 +101,7 @@ class Exchange:
         self._trailers = False  # they ended that body
         self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
+        self._granted_s = float("inf")  # until when Envoy waits, as far as it was asked
         self.trace_id = ""
 
     @property
@@ -115,6 +118,16 @@ class Exchange:
     def decision(self) -> Decision | None:
         """What was decided, None if nothing was."""
         return self._course.decision if self._course else None
+
+    @property
+    def replied(self) -> bool:
+        """Whether all has been said of the request."""
+        return self._state in (_State.ROUTED, _State.PASSED, _State.ANSWERED)
+
+    @property
+    def held_s(self) -> float | None:
+        """For how long the request was held, None if it was not, or still is."""
+        return self._course.held_s if self._course else None
 
     def receive(self, message: Message, now: float, draw: float) -> Replies | Errand:
         """Reply to one message. `now` in seconds, `draw` in [0, 1) for near-ties. Raises OutOfOrderError."""
@@ -153,6 +166,28 @@ class Exchange:
         except StopIteration as end:
             return self._decided(end.value)
 
+    def turn_away(self, message: Message, draw: float) -> Answer | None:
+        """The answer to a request that there is no room to look at; None to what is to go on undecided."""
+        if not isinstance(message, RequestHeaders):
+            return None
+        endpoint = endpoint_for(message.method, message.path)
+        if endpoint is None:
+            return None
+        gateway = self._gateway(message) is not None
+        return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
+
+    def in_time(self, wait: Hold | AwaitModel) -> Hold | AwaitModel:
+        """The same errand, for no longer than Envoy was asked to wait already."""
+        return replace(wait, until_s=min(wait.until_s, self._granted_s)) if isinstance(wait, Hold) else wait
+
+    def more_time(self, wait: Hold | AwaitModel, now: float) -> MoreTime | None:
+        """What to tell Envoy before a request waits; None where it has been told, or counts no time."""
+        if self._granted_s < float("inf") or self._mode is BodyMode.FULL_DUPLEX:
+            return None
+        for_s = wait.within_s if isinstance(wait, AwaitModel) else max(0.0, wait.until_s - now)
+        self._granted_s = now + for_s
+        return MoreTime(for_s + MARGIN_S)
+
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""
         self._steps = None
@@ -169,7 +204,8 @@ class Exchange:
         if course is None or course.request is None or course.decision is None:
             return None
         models = None if course.plan is None or course.choice is None else told_models(course.plan, course.choice)
-        return material(course.request, course.decision, self._router.snapshot(), course.decided_at_s, models)
+        known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s, models)
+        return known if course.held_s is None else replace(known, held_s=course.held_s)
 
     @property
     def _headers(self) -> Headers:

@@ -140,6 +140,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreTime:
+    """No reply yet: it will take up to so many seconds from now on. Envoy heeds it once for each message of its own."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HandBack:
     """A chunk of a body on its way (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
@@ -155,7 +162,7 @@ class Substitute:
     body: bytes
 
 
-Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | Substitute
+Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | Substitute | MoreTime
 
 Replies = tuple[Reply, ...]
 """To one message, in order; none at all where Envoy does not wait for one."""

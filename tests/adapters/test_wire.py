@@ -25,6 +25,7 @@ from extproc.stream.messages import (
     Continue,
     HandBack,
     Message,
+    MoreTime,
     PassOn,
     RequestBody,
     RequestHeaders,
@@ -197,6 +198,13 @@ def test_a_refusal_carries_status_body_and_retry_after() -> None:
         "content-type": b"application/json",
         "retry-after": b"3",
     }
+
+
+def test_a_wish_for_more_time_holds_that_and_nothing_else() -> None:
+    """Envoy would take anything else for the reply that it waits for."""
+    answer = ext_proc.ProcessingResponse.FromString(encode_reply(MoreTime(61.5), "x"))
+    assert answer.override_message_timeout.ToMilliseconds() == 61_500
+    assert [field.name for field, _ in answer.ListFields()] == ["override_message_timeout"]
 
 
 def entry_with(**usage: int) -> accesslog_pb2.HTTPAccessLogEntry:

@@ -64,6 +64,11 @@ def test_a_missing_body_is_refused_in_either_shape() -> None:
         (Reason.NOT_READY, 503, "not_ready", "server_error", "overloaded_error"),
         (Reason.QUEUE_TOO_LONG, 503, "queue_too_long", "server_error", "overloaded_error"),
         (Reason.KV_FULL, 503, "kv_full", "server_error", "overloaded_error"),
+        (Reason.TTFT_BEYOND_BOUND, 503, "overloaded", "server_error", "overloaded_error"),
+        (Reason.TPOT_BEYOND_BOUND, 503, "overloaded", "server_error", "overloaded_error"),
+        (Reason.HELD_TOO_LONG, 503, "overloaded", "server_error", "overloaded_error"),
+        (Reason.HOLDING_FULL, 503, "overloaded", "server_error", "overloaded_error"),
+        (Reason.DEADLINE_UNREACHABLE, 503, "deadline_unreachable", "server_error", "overloaded_error"),
     ],
 )
 def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(
@@ -74,6 +79,14 @@ def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(
         assert (refusal.status, refusal.code) == (status, code)
         assert shape(refusal)["error"]["type"] == kind
         assert (refusal.retry_after_s is not None) == (status == 503)
+
+
+@pytest.mark.parametrize("reason", errors.SHED)
+def test_a_gateway_gets_429_for_what_the_fleet_could_serve_but_not_well(reason: Reason) -> None:
+    """As for any overload; its error names the reason, for programs the code tells enough."""
+    refusal = errors.unroutable(request(), decision(reason), 7, gateway=True)
+    assert (refusal.status, refusal.retry_after_s) == (429, 7)
+    assert f"({reason})" in shape(refusal)["error"]["message"]
 
 
 def test_a_missing_capability_is_named() -> None:

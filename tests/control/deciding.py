@@ -35,6 +35,7 @@ class Deciding:
     envoy: EnvoyProcess
     router: Router
     metrics: Metrics
+    service: Service
     chosen: ScriptedEngine
     other: ScriptedEngine
 
@@ -60,6 +61,7 @@ async def deciding(
     *,
     rules: Rules | None = None,
     make: Callable[..., Router] = router,
+    max_streams: int = 20_000,
     change: Callable[[dict[str, Any]], None] = lambda ext_proc: None,
     http2_upstream: bool = False,
     one_pool: bool = False,
@@ -90,7 +92,15 @@ async def deciding(
         made = make(*(instance(name, address=at, hardware=kind, **facts) for name, at, kind in known))
         metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
         loop = asyncio.get_running_loop()
-        shell = Shell(made, Observer(metrics), loop.time, lambda: 0.0, "x-upstream-cluster", rules or Rules())
+        shell = Shell(
+            made,
+            Observer(metrics),
+            loop.time,
+            lambda: 0.0,
+            "x-upstream-cluster",
+            rules or Rules(),
+            max_streams=max_streams,
+        )
         made.fleet.contact_at_s = loop.time()
         service = Service(shell)
         worker = service.bind((HOST, 0))
@@ -113,7 +123,7 @@ async def deciding(
             if (await asyncio.to_thread(envoy.stats, "cluster.extproc.membership_healthy")).popitem()[1]:
                 break
             await asyncio.sleep(0.05)
-        yield Deciding(chosen_settings.listen[1], envoy, made, metrics, chosen, other)
+        yield Deciding(chosen_settings.listen[1], envoy, made, metrics, service, chosen, other)
 
 
 async def _started(stack: AsyncExitStack, values: dict[str, Any], folder: Path) -> EnvoyProcess:

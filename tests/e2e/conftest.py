@@ -65,6 +65,7 @@ class StartFleet(Protocol):
         kind: str = "valkey",
         model: str = MODEL,
         hand_over: HandOver = HandOver.NONE,
+        serve_flags: Sequence[str] = (),
     ) -> AbstractAsyncContextManager[Fleet]: ...
 
 
@@ -75,6 +76,7 @@ async def running_fleet(
     kind: str = "valkey",
     model: str = MODEL,
     hand_over: HandOver = HandOver.NONE,
+    serve_flags: Sequence[str] = (),
 ) -> AsyncIterator[Fleet]:
     """A stack of its own in `folder`; engines that run already are not started."""
     with RedisServer(kind, folder) as server:
@@ -83,7 +85,13 @@ async def running_fleet(
             started = await start_engines(processes, [spec for spec in specs if isinstance(spec, EngineSpec)])
             async with (
                 running_stack(
-                    processes, folder, running + started, server.url, model=model, hand_over=hand_over
+                    processes,
+                    folder,
+                    running + started,
+                    server.url,
+                    model=model,
+                    hand_over=hand_over,
+                    serve_flags=serve_flags,
                 ) as stack,
                 Registry(server.url) as registry,
                 HttpClient(timeout_s=30.0) as http,

@@ -6,8 +6,10 @@ import re
 from dataclasses import replace
 
 from extproc.core.reasons.measured import Served
+from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Outcome
+from extproc.core.values.request import RequestClass
 from extproc.observe.metrics import Gauges, Metrics
 from tests.core.builders import instance, request, router
 
@@ -80,3 +82,20 @@ def test_what_engines_count_themselves_is_shown_and_what_they_do_not_tell_is_abs
         'extproc_engine_tokens_total{instance="a",kind="prompt"} 900.0',
         'extproc_engine_tokens_total{instance="a",kind="completion"} 0.0',
     ]
+
+
+def test_what_is_held_and_shed_is_shown_by_class() -> None:
+    held, left = {RequestClass.BATCH: 3}, {RequestClass.INTERACTIVE: 2}
+    metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}, held=held, left=left))
+    metrics.held(RequestClass.BATCH, 1.5, "let_go")
+    metrics.shed(RequestClass.BATCH, Reason.HELD_TOO_LONG)
+    text = page(metrics)
+    assert 'extproc_held{class="batch"} 3.0' in text
+    assert 'extproc_held{class="interactive"} 0.0' in text
+    assert 'extproc_held_left_total{class="interactive"} 2.0' in text
+    assert 'extproc_held_seconds_sum{class="batch",end="let_go"} 1.5' in text
+    assert 'extproc_shed_total{class="batch",reason="held_too_long"} 1.0' in text
+
+
+def test_without_admission_nothing_is_said_of_what_is_held() -> None:
+    assert "extproc_held{" not in page(fresh())

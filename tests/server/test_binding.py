@@ -130,7 +130,7 @@ async def test_a_group_that_there_is_not_is_told_and_leaves_no_socket(tmp_path: 
 async def test_pages_answer_on_a_socket_which_is_removed_at_the_end(tmp_path: Path) -> None:
     """With the same rules."""
     where = UnixSocket(tmp_path / "pages")
-    admin = Admin(lambda: b"metrics", list, list, lambda _: None)
+    admin = Admin(lambda: b"metrics", list, list, lambda _: None, dict)
     assert await admin.start(where, Access(0o600)) == 0
     assert stat.S_IMODE(where.path.stat().st_mode) == 0o600
     async with ClientSession(connector=UnixConnector(str(where.path))) as session:
@@ -201,7 +201,7 @@ async def test_pages_that_end_slowly_leave_their_successors_socket_alone(tmp_pat
 
     app = web.Application()
     app.router.add_get("/", slow)
-    old, new = HttpPages(app), Admin(lambda: b"metrics", list, list, lambda _: None)
+    old, new = HttpPages(app), Admin(lambda: b"metrics", list, list, lambda _: None, dict)
     await old.start(where)
     async with ClientSession(connector=UnixConnector(str(where.path))) as client:
         waiting = asyncio.create_task(client.get("http://pages/"))

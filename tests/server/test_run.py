@@ -19,6 +19,7 @@ from extproc.adapters.tokenizers import Tokenizers
 from extproc.core.router import Router
 from extproc.observe.metrics import Guards, Metrics
 from extproc.server import run
+from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.run import first_state, gauges
@@ -109,12 +110,14 @@ async def test_a_part_that_died_is_told_and_the_others_are_ended_all_the_same(
 
 async def test_metrics_tell_what_strict_mode_could_not_settle_and_only_in_strict_mode() -> None:
     made, tokenizers = router(instance("a")), Tokenizers.load({}, budget_s=1.0)
+    holding = Holding(made, lambda: 0.0, lambda: 0.0)
     async with Link("redis://127.0.0.1:1") as link:  # nobody is there
         bookings = Bookings(link, "extproc:{default}", "r1", made.ledger)
         strict = StrictBookings(link, "extproc:{default}", "r1")
         assert await strict.take(TakePlace("0", (Place("a@1", 1),))) == 0
         for known, told in ((strict, b"extproc_strict_unsettled_total 1.0"), (None, b"")):
-            page = Metrics(partial(gauges, made, tokenizers, bookings, known, LadderWatch(made), Guards())).page()
+            parts = (made, tokenizers, bookings, known, LadderWatch(made), Guards(), holding)
+            page = Metrics(partial(gauges, *parts)).page()
             lines = [line for line in page.splitlines() if line.startswith(b"extproc_strict_unsettled_total")]
             assert lines == ([told] if told else [])
     tokenizers.close()

@@ -1,7 +1,7 @@
 """Envoy's protobuf messages on one side, our values on the other. The only user of the `envoy` package."""
 
 from extproc.adapters.wire.access_log import ACCESS_LOG_METHOD, access_log_answer, decode_access_log
-from extproc.adapters.wire.ext_proc import EXT_PROC_METHOD, decode_message, encode_more_time, encode_reply
+from extproc.adapters.wire.ext_proc import EXT_PROC_METHOD, decode_message, encode_reply
 from extproc.adapters.wire.wire_error import WireError
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "access_log_answer",
     "decode_access_log",
     "decode_message",
-    "encode_more_time",
     "encode_reply",
 ]

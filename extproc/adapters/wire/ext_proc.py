@@ -6,7 +6,6 @@ Replies that never differ are serialised once; the service sends and receives ra
 from __future__ import annotations
 
 from collections.abc import Container
-from datetime import timedelta
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -27,6 +26,7 @@ from extproc.stream.messages import (
     Continue,
     HandBack,
     Message,
+    MoreTime,
     PassOn,
     Reply,
     RequestBody,
@@ -169,17 +169,15 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
             return _answer(reply)
         case HandBack():
             return _hand_back(reply)
+        case MoreTime():
+            return _more_time(reply)
         case Substitute():
             return _substitute(reply)
 
 
-def encode_more_time(seconds: float) -> bytes:
-    """Ask Envoy to wait so much longer, from now on, for the reply to its latest message; once for each message.
-
-    It does not if that is more than the filter's `max_message_timeout`.
-    """
+def _more_time(reply: MoreTime) -> bytes:
     answer = ext_proc.ProcessingResponse()
-    answer.override_message_timeout.FromTimedelta(timedelta(seconds=seconds))
+    answer.override_message_timeout.FromMilliseconds(round(reply.for_s * 1000))
     return bytes(answer.SerializeToString())
 
 

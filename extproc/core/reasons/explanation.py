@@ -32,6 +32,7 @@ class Material:
     instances: int  # that were known
     miss: Miss | None
     models: ModelsTold | None = None
+    held_s: float | None = None  # for which the request waited in the router, None: it was decided upon at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class Explanation:
     second: Counterfactual | None
     miss: Miss | None  # the nearest one, where nothing could be chosen
     models: ModelsTold | None = None  # how the model was chosen, where its name left that open
+    held_s: float | None = None  # for which it waited in the router; None: it did not
     outcome: Measured | None = None
 
 
@@ -146,6 +148,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         second=_second(decision, known.policy),
         miss=known.miss,
         models=known.models,
+        held_s=known.held_s,
         outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
     )
 

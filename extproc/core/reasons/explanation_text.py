@@ -23,7 +23,9 @@ _LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
 def as_text(told: Explanation) -> str:
     """Several lines: the request, the choice, a table of options, who was left out and why, and the outcome."""
     chosen = [] if told.models is None else [told.models.text]
-    blocks = [[line for text in (_request(told), *chosen, *_verdict(told)) for line in wrap(text, COLUMNS)]]
+    blocks = [
+        [line for text in (_request(told), *chosen, *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]
+    ]
     if told.options:
         blocks.append(_options(told.options))
     if told.further:
@@ -39,6 +41,8 @@ def as_line(told: Explanation, served_by: str = "") -> str:
     """At most 512 bytes of printable ASCII: what matters most first. `served_by`: the address that answered."""
     request = told.request
     parts = [f"id={request.trace_id or request.id}"]
+    if told.held_s is not None:
+        parts.append(f"held={told.held_s:.3f}s")
     if told.models is not None:
         parts.append(f"model: {told.models.text}"[:_MODELS_BYTES])
     if not told.options:
@@ -67,6 +71,10 @@ def _request(told: Explanation) -> str:
         f"request {name}: {request.api} of {request.model}, {request.prompt_tokens:,} prompt tokens{error}, "
         f"{request.expected_output_tokens:,} of output, {request.request_class}"
     )
+
+
+def _held(told: Explanation) -> list[str]:
+    return [] if told.held_s is None else [f"was held for {seconds(told.held_s)} s before that was decided"]
 
 
 def _verdict(told: Explanation) -> list[str]:
