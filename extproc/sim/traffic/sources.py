@@ -20,18 +20,22 @@ from extproc.sim.traffic.mixed_day import mixed_day
 from extproc.sim.traffic.needs import needs
 from extproc.sim.traffic.rag import rag
 from extproc.sim.traffic.scale import at_rate, seeded, take
+from extproc.sim.traffic.tenants import classes, flood, priorities
 
 _Number = type[int] | type[float]
 _MADE_UP: dict[str, tuple[Callable[..., Traffic], dict[str, _Number]]] = {  # each with its own options
     "agents": (agents, {"kinds": int}),
     "batch": (batch, {}),
     "chat": (chat, {"apps": int}),
+    "classes": (classes, {"batches": float, "long": float}),
     "day": (mixed_day, {}),
     "documents": (documents, {}),
+    "flood": (flood, {"tenants": int, "times": float, "begins_s": float}),
     "needs": (needs, {"apps": int, "hard": float}),
+    "priorities": (priorities, {}),
     "rag": (rag, {"documents": int}),
 }
-_MAY_BE_0 = frozenset({"seed", "offset", "hard"})
+_MAY_BE_0 = frozenset({"seed", "offset", "hard", "times", "begins_s", "batches", "long"})
 _FILES: dict[str, Callable[[Path], Traffic]] = {
     "agentic": agentic.load,
     "azure": azure.load,
