@@ -22,7 +22,7 @@ from extproc.sim.report.slo import Slos
 from extproc.sim.setup import Setup
 from extproc.sim.traffic.sources import files_of
 
-_FORMAT = 1  # of these lines; part of every digest of inputs
+_FORMAT = 2  # of these lines; part of every digest of inputs
 _HEAD = b'{"extproc_result":'
 
 
@@ -108,7 +108,7 @@ def inputs_digest(setup: Setup, slos: Slos, policy: str) -> str:
         content = _file_digest(path, path.stat().st_mtime_ns)
         named = traffic.replace(str(path), content)
         traffic = named if named != traffic else f"{traffic} {content}"  # written as `Path` does not, such as a//b
-    parts = (traffic, setup.fleet, setup.conditions, setup.load, setup.rate_rps, setup.requests)
+    parts = (traffic, setup.fleet, setup.conditions, setup.load, setup.rate_rps, setup.requests, setup.window_s)
     limits = sorted((name.value, repr(slo)) for name, slo in slos.items())
     return hashlib.sha256(repr((_FORMAT, policy, parts, limits)).encode()).hexdigest()[:16]
 

@@ -13,7 +13,7 @@ from extproc.sim.fleet.replay import replay
 from extproc.sim.fleet.spec import Conditions, FleetSpec
 from extproc.sim.policies.catalog import CATALOG
 from extproc.sim.policies.catalog import load as load_policy
-from extproc.sim.report.run import Run
+from extproc.sim.report.run import Run, within
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.scale import at_rate, seeded, take
 from extproc.sim.traffic.sources import is_made_up, traffic_at, traffic_of
@@ -30,10 +30,15 @@ class Setup:
     load: float | None = None  # of the fleet's capacity for this workload; None: at its own pace
     rate_rps: float | None = None  # the same in requests a second
     requests: int | None = None  # as many, the first ones of a recording; None: all, or as the text says
+    window_s: tuple[float, float] | None = None  # requests that arrive in it are judged alone; None: all of them
 
 
 def run(setup: Setup, policy: str) -> Run:
     """Simulate. Raises ConfigError where the setup makes no sense, or where a policy from outside fails."""
+    return within(_whole(setup, policy), setup.window_s)
+
+
+def _whole(setup: Setup, policy: str) -> Run:
     factory = load_policy(policy)
     traffic = workload(setup)
     if policy in CATALOG:

@@ -5,34 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from extproc.sim.capacity import power_shares
 from extproc.sim.report.balance import fairness, imbalance
+from extproc.sim.report.groups import GroupFigures, by_class, by_priority, by_tenant, count, durations, tpots, ttfts
 from extproc.sim.report.models import changes, quality_met, tokens_money
 from extproc.sim.report.oscillation import oscillation
 from extproc.sim.report.run import Fate, Run, Served
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
 from extproc.sim.report.spread import spread
 from extproc.sim.report.unloaded import fastest_pace, mean_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassFigures:
-    """One request class of a run. Times are of served requests; None where there are none."""
-
-    requests: int
-    served: int
-    refused: int
-    failed: int
-    goodput: float
-    ttft_mean_s: float | None
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    tpot_p99_s: float | None
-    e2e_mean_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +54,9 @@ class Figures:
     fairness: float | None  # between tenants: 1 is even
     imbalance: float | None  # between instances: 0 is even
     oscillation: float | None  # swings between instances: 0 is steady
-    by_class: dict[str, ClassFigures]
+    by_class: dict[str, GroupFigures]
+    by_tenant: dict[str, GroupFigures]  # empty where there is one
+    by_priority: dict[str, GroupFigures]  # likewise; the most urgent first
     quality_met: float | None = None  # of requests that need a quality, those that were served with it
     tokens_cost_per_1k: float | None = None  # price of the tokens of 1,000 served requests, by the models' prices
     model_changes: float | None = None  # of later turns of sessions, those that another model served
@@ -79,16 +66,16 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
     """All figures of a run. A class without an SLO is good when served. Raises ValueError for a fleet of none."""
     good, paces = _judged(run, slos)
     served = [one for one in run.served if one.fate is Fate.SERVED]
-    ttft, tpot, e2e = spread(_ttfts(served)), spread(_tpots(served)), spread(_durations(served))
+    ttft, tpot, e2e = spread(ttfts(served)), spread(tpots(served)), spread(durations(served))
     power = power_shares(run.fleet, *mean_size([one.arrival for one in run.served]))
     waiting = [sum(sample.waiting) for sample in run.samples]
     return Figures(
         requests=len(run.served),
         served=len(served),
-        refused=_count(run.served, Fate.REFUSED),
-        failed=_count(run.served, Fate.FAILED),
+        refused=count(run.served, Fate.REFUSED),
+        failed=count(run.served, Fate.FAILED),
         goodput=_share(good, len(run.served)),
-        goodput_rps=sum(good) / run.ended_s if run.ended_s > 0.0 else None,
+        goodput_rps=sum(good) / run.lasted_s if run.lasted_s > 0.0 else None,
         ttft_mean_s=ttft.mean,
         ttft_p50_s=ttft.p50,
         ttft_p90_s=ttft.p90,
@@ -110,7 +97,9 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
         fairness=fairness(paces),
         imbalance=imbalance(run.samples, power),
         oscillation=oscillation(run.samples),
-        by_class=_by_class(run.served, good),
+        by_class=by_class(run.served, good, run.lasted_s),
+        by_tenant=by_tenant(run.served, good, run.lasted_s),
+        by_priority=by_priority(run.served, good, run.lasted_s),
         quality_met=quality_met(run),
         tokens_cost_per_1k=_per_1k(tokens_money(run), len(served)),
         model_changes=changes(served, run.fleet),
@@ -137,49 +126,6 @@ def _judged(run: Run, slos: Slos) -> tuple[list[bool], dict[str, list[float]]]:
         good.append(slo is None or slo.met(one.ttft_s, one.tpot_s, one.duration_s, unloaded_s))
         paces[one.arrival.tenant].append(min(1.0, unloaded_s / one.duration_s) if one.duration_s > 0.0 else 1.0)
     return good, paces
-
-
-def _by_class(all_served: Sequence[Served], good: Sequence[bool]) -> dict[str, ClassFigures]:
-    members: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(all_served):
-        members[one.arrival.request_class.value].append(index)
-    return {
-        name: _class_figures([all_served[i] for i in indices], [good[i] for i in indices])
-        for name, indices in sorted(members.items())
-    }
-
-
-def _class_figures(requests: Sequence[Served], good: Sequence[bool]) -> ClassFigures:
-    served = [one for one in requests if one.fate is Fate.SERVED]
-    ttft = spread(_ttfts(served))
-    return ClassFigures(
-        requests=len(requests),
-        served=len(served),
-        refused=_count(requests, Fate.REFUSED),
-        failed=_count(requests, Fate.FAILED),
-        goodput=_share(good, len(requests)),
-        ttft_mean_s=ttft.mean,
-        ttft_p50_s=ttft.p50,
-        ttft_p99_s=ttft.p99,
-        tpot_p99_s=spread(_tpots(served)).p99,
-        e2e_mean_s=spread(_durations(served)).mean,
-    )
-
-
-def _ttfts(served: Iterable[Served]) -> list[float]:
-    return [one.ttft_s for one in served if one.ttft_s is not None]
-
-
-def _tpots(served: Iterable[Served]) -> list[float]:
-    return [tpot_s for one in served if (tpot_s := one.tpot_s) is not None]
-
-
-def _durations(served: Iterable[Served]) -> list[float]:
-    return [one.duration_s for one in served if one.duration_s is not None]
-
-
-def _count(served: Iterable[Served], fate: Fate) -> int:
-    return sum(one.fate is fate for one in served)
 
 
 def _share(good: Sequence[bool], requests: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from extproc.sim.fleet.spec import Conditions, FleetSpec
@@ -64,6 +64,22 @@ class Run:
     busy_s: dict[str, float] = field(default_factory=dict)  # by instance id: time in which it computed
     up_s: dict[str, float] = field(default_factory=dict)  # time in which it was there, and paid for
     ended_s: float = 0.0  # when the last request was over
+    window_s: tuple[float, float] | None = None  # `served` are those alone that arrived from here on until there
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds that rates are counted over: those in which the requests that count arrived, else the whole run."""
+        return self.ended_s if self.window_s is None else self.window_s[1] - self.window_s[0]
+
+
+def within(run: Run, window_s: tuple[float, float] | None) -> Run:
+    """The same run, judged by the requests that arrive in a window of time alone; None: by all of them."""
+    if window_s is None:
+        return run
+    begins_s, ends_s = window_s
+    return replace(
+        run, served=tuple(one for one in run.served if begins_s <= one.arrived_s < ends_s), window_s=window_s
+    )
 
 
 SAMPLE_S = 1.0  # between two samples of the fleet's load

@@ -9,6 +9,7 @@ from extproc.sim.traffic.batch import batch
 from extproc.sim.traffic.chat import chat
 from extproc.sim.traffic.documents import documents
 from extproc.sim.traffic.mix import overlay
+from extproc.sim.traffic.scale import at_rate
 
 FLOODING = "flood"  # the tenant that sends more than its share
 PRIORITIES = (-1, 0, 1)  # lower is more urgent
@@ -25,14 +26,15 @@ def flood(
     """Tenants who chat at `requests_s` together, alike, and one more who sends `times` as much from a moment on.
 
     `requests` counts those of the steady tenants, which are the same whatever the flood is: `times=0` is what they
-    would have without it. The flood chats with one application, too, but does not wait for its answers. It ends when
-    the steady ones end.
+    would have without it. The flood is the same kind of chat with one application, run off so many times as fast: it does
+    not wait for its answers. It ends when the steady ones end.
     """
     parts = [_chat_of(f"tenant-{n + 1}", n, tenants, requests, seed, requests_s) for n in range(tenants)]
     ends_s = max((part.arrivals[-1].at_s for part in parts), default=0.0)
     flooding = round(times * requests_s * max(0.0, ends_s - begins_s))
     if flooding:
-        crowd = chat(flooding, _seed(seed, tenants), times * requests_s, apps=1, tenants=(FLOODING,))
+        crowd = chat(flooding, _seed(seed, tenants), requests_s, apps=1, tenants=(FLOODING,))
+        crowd = at_rate(crowd, times * requests_s)
         parts.append(replace(crowd, arrivals=tuple(_unheeding(crowd, begins_s, ends_s))))
     return overlay("flood", parts)
 
