@@ -26,8 +26,8 @@ def flood(
     """Tenants who chat at `requests_s` together, alike, and one more who sends `times` as much from a moment on.
 
     `requests` counts those of the steady tenants, which are the same whatever the flood is: `times=0` is what they
-    would have without it. The flood is the same kind of chat with one application, run off so many times as fast: it does
-    not wait for its answers. It ends when the steady ones end.
+    would have without it. The flood is the same kind of chat with one application, run off so many times as fast:
+    it does not wait for its answers. It ends when the steady ones end.
     """
     parts = [_chat_of(f"tenant-{n + 1}", n, tenants, requests, seed, requests_s) for n in range(tenants)]
     ends_s = max((part.arrivals[-1].at_s for part in parts), default=0.0)
