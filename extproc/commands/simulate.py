@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from extproc.commands import simulate_overload
 from extproc.commands.simulate_flags import add_flags, html_file, policies, setups
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from extproc.sim.jobs import Result
+    from extproc.sim.jobs import Job, Result
     from extproc.sim.report.slo import Slos
     from extproc.sim.report.suite_json import Cell
     from extproc.sim.setup import Setup
@@ -41,6 +42,10 @@ def run(args: argparse.Namespace) -> int:
     if args.standing:
         _show(args, _cells_of(args.standing), tables=False)
         return 0
+    if args.suite == "overload":
+        if args.html:
+            raise ConfigError("the suite overload makes no page: leave --html away, or take --markdown or --json")
+        return simulate_overload.run(args, _made)
     slos = parse_slos(args.slo)
     page = html_file(args)
     wanted, named = setups(args), policies(args)
@@ -68,17 +73,24 @@ def _simulate(
     setups: Sequence[Setup], policies: Sequence[str], slos: Slos, args: argparse.Namespace
 ) -> list[list[Result]]:
     """For each setup the results of its policies."""
-    from extproc.sim.jobs import Job, resumed, work_all
-    from extproc.sim.results_file import ResultsFile
+    from extproc.sim.jobs import Job
 
     draws = args.html is not None and len(setups) <= _DRAWN_CELLS and not args.resume
     jobs = [Job(place, setup, name, slos, draws) for place, setup in enumerate(setups) for name in policies]
     results: list[list[Result]] = [[] for _ in setups]
-    processes = args.jobs or os.cpu_count() or 1
-    made = resumed(jobs, processes, ResultsFile(args.resume)) if args.resume else work_all(jobs, processes)
-    for result in _watched(made, len(jobs)):
+    for result in _made(jobs, args):
         results[result.place].append(result)
     return results
+
+
+def _made(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[Result]:
+    """Results of the jobs in their order, from a file as far as it has them."""
+    from extproc.sim.jobs import resumed, work_all
+    from extproc.sim.results_file import ResultsFile
+
+    processes = args.jobs or os.cpu_count() or 1
+    made = resumed(jobs, processes, ResultsFile(args.resume)) if args.resume else work_all(jobs, processes)
+    return _watched(made, len(jobs))
 
 
 def _cells(setups: Sequence[Setup], results: Sequence[Sequence[Result]]) -> list[Cell]:

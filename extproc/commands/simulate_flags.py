@@ -15,6 +15,7 @@ from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     from extproc.sim.fleet.spec import FleetSpec
+    from extproc.sim.overload import Scenario
     from extproc.sim.setup import Setup
 
 TRACES = "EXTPROC_TRACES"
@@ -39,12 +40,27 @@ def setups(args: argparse.Namespace) -> list[Setup]:
     return list(_suite(args) if args.suite or args.quick else _single(args))
 
 
+def overload_scenarios(args: argparse.Namespace) -> list[Scenario]:
+    """Those of the suite `overload`, for each seed. Raises ConfigError."""
+    from extproc.sim.overload import overload
+
+    traces = _suite_traces(args)
+    return [scenario for seed in _seeds(args) for scenario in overload(traces, seed, quick=args.quick)]
+
+
 def policies(args: argparse.Namespace) -> list[str]:
     """Names in the order given, each once, all of them known. Raises ConfigError."""
-    from extproc.sim.policies.catalog import DEFAULTS, comparable, load
+    from extproc.sim.policies.catalog import DEFAULTS, comparable
+
+    return chosen_policies(args, comparable() if args.suite or args.quick else DEFAULTS)
+
+
+def chosen_policies(args: argparse.Namespace, usual: Sequence[str]) -> list[str]:
+    """The same; `usual` where none are given. Raises ConfigError."""
+    from extproc.sim.policies.catalog import comparable, load
 
     if args.policy is None:
-        wanted = list(comparable()) if args.suite or args.quick else list(DEFAULTS)
+        wanted = list(usual)
     else:
         wanted = [name.strip() for given in args.policy for name in given.split(",")]
     chosen = list(dict.fromkeys(part for name in wanted for part in (comparable() if name == "all" else [name])))
@@ -118,6 +134,15 @@ def _seeds(args: argparse.Namespace) -> Sequence[int]:
 
 def _suite(args: argparse.Namespace) -> Iterator[Setup]:
     from extproc.sim import suite
+
+    traces = _suite_traces(args)
+    cells = suite.quick if args.quick else suite.standard
+    for seed in _seeds(args):
+        yield from cells(traces, seed)
+
+
+def _suite_traces(args: argparse.Namespace) -> dict[str, Path]:
+    """Public traces that there are. Raises ConfigError for flags that a suite has its own of."""
     from extproc.sim.traffic.sources import known_traces
 
     plain = argparse.ArgumentParser()
@@ -129,9 +154,7 @@ def _suite(args: argparse.Namespace) -> Iterator[Setup]:
     traces = known_traces(directory) if directory else {}
     if directory and not traces:
         raise ConfigError(f"{directory} holds none of the public traces; docs/traffic.md names their files")
-    cells = suite.quick if args.quick else suite.standard
-    for seed in _seeds(args):
-        yield from cells(traces, seed)
+    return traces
 
 
 def _traces_directory(args: argparse.Namespace) -> Path | None:
@@ -257,7 +280,11 @@ def _add_seen(group: _Group) -> None:
 
 
 def _add_suites(group: _Group) -> None:
-    group.add_argument("--suite", choices=["standard"], help="a fixed set of workloads, fleets, loads and conditions")
+    group.add_argument(
+        "--suite",
+        choices=["standard", "overload"],
+        help="a fixed set of workloads, fleets, loads and conditions; overload: more than the fleet can serve",
+    )
     group.add_argument(
         "--resume",
         type=Path,

@@ -29,3 +29,4 @@ class Flight:
     prompt: EngineRequest | None = None  # there, until its KV has been fetched
     prompt_cached_tokens: int | None = None  # that the partner held of it
     partner_broke: bool = False
+    held_s: float = 0.0  # in the router

@@ -17,12 +17,12 @@ class HeldFlights:
     ) -> None:
         self._clock, self._go, self._pass_on = clock, go, pass_on
         self._policy = policy if isinstance(policy, Holds) else None
-        self._flights: dict[str, Flight] = {}
+        self._flights: dict[str, tuple[Flight, float]] = {}  # each with when it came here
         self._wakes_s = float("inf")  # the next moment at which we are called anyway
 
     def hold(self, flight: Flight) -> None:
         """A request waits from now on."""
-        self._flights[flight.ask.id] = flight
+        self._flights[flight.ask.id] = flight, self._clock.now_s
         self.let_go()
 
     def heard(self) -> None:
@@ -38,7 +38,9 @@ class HeldFlights:
         if turns:
             self._pass_on()
         for ask, chosen in turns:
-            self._go(self._flights.pop(ask.id), chosen)
+            flight, since_s = self._flights.pop(ask.id)
+            flight.held_s += self._clock.now_s - since_s
+            self._go(flight, chosen)
         if self._flights:
             self._wake_at(self._policy.wake_at_s)
 

@@ -272,6 +272,7 @@ class _Replay:
             cached_tokens=_cached_tokens(flight) or 0,
             preemptions=request.preemptions if request else 0,
             attempts=flight.attempts,
+            held_s=flight.held_s,
         )
         self._open -= 1
         self._ended_s = now

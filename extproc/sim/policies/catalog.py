@@ -11,11 +11,13 @@ from extproc.sim.policies.aibrix_slo import aibrix_slo
 from extproc.sim.policies.cache_aware import cache_aware
 from extproc.sim.policies.dynamo_kv import dynamo_kv, dynamo_kv_tuned
 from extproc.sim.policies.dynamo_pd import dynamo_pd, dynamo_pd_conditional
+from extproc.sim.policies.envoy_limits import envoy_adaptive, envoy_limit
 from extproc.sim.policies.gpu_util import gpu_util
 from extproc.sim.policies.least_kv import least_kv
 from extproc.sim.policies.least_load import least_load
 from extproc.sim.policies.llm_d_affinity import llm_d_affinity
 from extproc.sim.policies.llm_d_default import llm_d_default
+from extproc.sim.policies.llm_d_flow import llm_d_flow, llm_d_flow_tuned, llm_d_shed
 from extproc.sim.policies.llm_d_pd import llm_d_pd, llm_d_pd_threshold
 from extproc.sim.policies.lmetric import lmetric
 from extproc.sim.policies.oracle import Oracle
@@ -23,6 +25,7 @@ from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.ours_admitting import OursAdmitting
 from extproc.sim.policies.ours_model_first import AlwaysBest, AlwaysCheapest, ModelFirst
 from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
+from extproc.sim.policies.ours_weighted import extproc_weighted
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
 from extproc.sim.policies.preble import preble
@@ -45,11 +48,14 @@ class Entry:
     knows_hardware: bool = False
     for_pairs: bool = False  # for fleets whose instances share requests; no suite runs it
     for_models: bool = False  # for fleets whose operator lets names stand for models; no suite runs it
+    for_overload: bool = False  # holds or refuses: the suite `overload` runs it, the standard one does not
 
 
 CATALOG: dict[str, Entry] = {
     "extproc": Entry(Ours, "ours: constraints, then a cost in seconds", True),
-    "extproc_admission": Entry(OursAdmitting, "the same; what would not be served well is held, or refused", True),
+    "extproc_admission": Entry(
+        OursAdmitting, "the same; what would not be served well is held, or refused", True, for_overload=True
+    ),
     "random": Entry(random, "any instance"),
     "round_robin": Entry(round_robin, "one after the other"),
     "least_request": Entry(least_request, "fewest own requests in flight"),
@@ -81,6 +87,14 @@ CATALOG: dict[str, Entry] = {
     "dynamo_pd_conditional": Entry(
         dynamo_pd_conditional, "the same, but a decode worker that lacks little does all (Dynamo)", False, True
     ),
+    "envoy_limit": Entry(envoy_limit, "least request, 1,024 in flight at most (Envoy)", for_overload=True),
+    "envoy_adaptive": Entry(envoy_adaptive, "least request, adaptive concurrency (Envoy)", for_overload=True),
+    "llm_d_shed": Entry(llm_d_shed, "its default, sheddable requests refused when saturated", for_overload=True),
+    "llm_d_flow": Entry(llm_d_flow, "its default behind flow control, by queue and KV usage", for_overload=True),
+    "llm_d_flow_tuned": Entry(llm_d_flow_tuned, "the same by requests in flight, their limit tuned", for_overload=True),
+    "extproc_weighted": Entry(
+        extproc_weighted, "as extproc_admission; the tenant `flood` has three times the weight", True, for_overload=True
+    ),
     "always_paired": Entry(AlwaysPaired, "ours, but always the cheapest pair", True, True),
     "never_paired": Entry(never_paired, "ours, but never a pair", True, True),
     "model_first": Entry(ModelFirst, "ours, but the cheapest model that is good enough first", True, for_models=True),
@@ -98,8 +112,15 @@ def names() -> tuple[str, ...]:
 
 
 def comparable() -> tuple[str, ...]:
-    """Names of those that are for any fleet."""
-    return tuple(name for name, entry in CATALOG.items() if not entry.for_pairs and not entry.for_models)
+    """Names of those that are for any fleet, and for loads that it can bear."""
+    apart = {name for name, entry in CATALOG.items() if entry.for_pairs or entry.for_models or entry.for_overload}
+    return tuple(name for name in CATALOG if name not in apart)
+
+
+def overloaded() -> tuple[str, ...]:
+    """Names of those that the suite `overload` compares, ours first."""
+    own = tuple(name for name, entry in CATALOG.items() if entry.for_overload and name != "extproc_weighted")
+    return ("extproc", *own, "least_request")
 
 
 def described() -> tuple[tuple[str, str], ...]:

@@ -35,6 +35,7 @@ KV_USAGE = 0.8
 MAX_CONCURRENCY = 100
 TUNED_CONCURRENCY = 48  # the best of 24, 32, 48, 64 and 100 for both fleets of the suite, see docs/rivals.md
 TTL_S = 30.0
+TUNED_TTL_S = 1.5
 
 Score = Callable[[Seen], float]
 """How saturated an instance is; 1 is full."""
@@ -76,7 +77,7 @@ class FlowControl:
 
     hears_caches = False
 
-    def __init__(self, setting: Setting, score: Score) -> None:
+    def __init__(self, setting: Setting, score: Score, ttl_s: float = TTL_S) -> None:
         def rule(ask: Ask, candidates: Sequence[Seen], random: Random, now: float) -> Seen | None:
             if saturated(candidates, score):
                 return None
@@ -87,12 +88,13 @@ class FlowControl:
         self._bands: dict[int, dict[str, deque[tuple[float, Ask]]]] = {}
         self._served: dict[int, str] = {}  # by band: the tenant whose turn was last
         self._held = 0
+        self._ttl_s = ttl_s
 
     @property
     def wake_at_s(self) -> float:
         """When the oldest one has waited too long."""
         heads = [queue[0][0] for flows in self._bands.values() for queue in flows.values() if queue]
-        return min(heads) + TTL_S if heads else float("inf")
+        return min(heads) + self._ttl_s if heads else float("inf")
 
     def choose(self, ask: Ask, now: float) -> Choice | Holding | None:
         """Send at once if nobody waits and there is room; else queue."""
@@ -151,7 +153,7 @@ class FlowControl:
         expired = []
         for flows in self._bands.values():
             for queue in flows.values():
-                while queue and queue[0][0] + TTL_S <= now:
+                while queue and queue[0][0] + self._ttl_s <= now:
                     expired.append(queue.popleft()[1])
         self._held -= len(expired)
         return expired
@@ -164,4 +166,4 @@ def llm_d_flow(setting: Setting) -> Policy:
 
 def llm_d_flow_tuned(setting: Setting) -> Policy:
     """Flow control with the detector of requests in flight, and its limit tuned."""
-    return FlowControl(setting, concurrency(TUNED_CONCURRENCY))
+    return FlowControl(setting, concurrency(TUNED_CONCURRENCY), TUNED_TTL_S)

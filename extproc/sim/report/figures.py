@@ -11,7 +11,17 @@ from typing import Any
 
 from extproc.sim.capacity import power_shares
 from extproc.sim.report.balance import fairness, imbalance
-from extproc.sim.report.groups import GroupFigures, by_class, by_priority, by_tenant, count, durations, tpots, ttfts
+from extproc.sim.report.groups import (
+    GroupFigures,
+    but_the_flood,
+    by_class,
+    by_priority,
+    by_tenant,
+    count,
+    durations,
+    tpots,
+    ttfts,
+)
 from extproc.sim.report.models import changes, quality_met, tokens_money
 from extproc.sim.report.oscillation import oscillation
 from extproc.sim.report.run import Fate, Run, Served
@@ -57,6 +67,7 @@ class Figures:
     by_class: dict[str, GroupFigures]
     by_tenant: dict[str, GroupFigures]  # empty where there is one
     by_priority: dict[str, GroupFigures]  # likewise; the most urgent first
+    but_the_flood: GroupFigures | None  # all tenants but the one named `flood`, where there are several
     quality_met: float | None = None  # of requests that need a quality, those that were served with it
     tokens_cost_per_1k: float | None = None  # price of the tokens of 1,000 served requests, by the models' prices
     model_changes: float | None = None  # of later turns of sessions, those that another model served
@@ -100,6 +111,7 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
         by_class=by_class(run.served, good, run.lasted_s),
         by_tenant=by_tenant(run.served, good, run.lasted_s),
         by_priority=by_priority(run.served, good, run.lasted_s),
+        but_the_flood=but_the_flood(run.served, good, run.lasted_s),
         quality_met=quality_met(run),
         tokens_cost_per_1k=_per_1k(tokens_money(run), len(served)),
         model_changes=changes(served, run.fleet),

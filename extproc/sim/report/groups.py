@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from extproc.sim.report.run import Fate, Served
 from extproc.sim.report.spread import spread
+from extproc.sim.traffic.tenants import FLOODING
 
 MOST_TENANTS = 16  # beyond them a log of thousands would fill pages: the largest are told
 
@@ -23,6 +24,7 @@ class GroupFigures:
     goodput: float  # share of its requests that met the SLO of their class
     goodput_rps: float | None  # the same per second of the run
     token_share: float | None  # of all tokens of served requests, prompts and answers
+    held_mean_s: float | None  # in the router, of all requests, those that were shed included
     ttft_mean_s: float | None
     ttft_p50_s: float | None
     ttft_p99_s: float | None
@@ -64,6 +66,13 @@ def by_priority(requests: Sequence[Served], good: Sequence[bool], lasted_s: floa
     return found if len(found) > 1 else {}
 
 
+def but_the_flood(requests: Sequence[Served], good: Sequence[bool], lasted_s: float) -> GroupFigures | None:
+    """Figures of all tenants together but the one named `flood`; None if there are fewer than two others."""
+    if len({one.arrival.tenant for one in requests} - {FLOODING}) < 2:
+        return None
+    return by_group(requests, good, lasted_s, lambda one: one.arrival.tenant == FLOODING)["False"]
+
+
 def ttfts(served: Iterable[Served]) -> list[float]:
     """Times to the first token, of those that had one."""
     return [one.ttft_s for one in served if one.ttft_s is not None]
@@ -95,6 +104,7 @@ def _figures(requests: Sequence[Served], good: Sequence[bool], lasted_s: float, 
         goodput=sum(good) / len(requests),
         goodput_rps=sum(good) / lasted_s if lasted_s > 0.0 else None,
         token_share=sum(map(_tokens, served)) / tokens if tokens else None,
+        held_mean_s=sum(one.held_s for one in requests) / len(requests),
         ttft_mean_s=ttft.mean,
         ttft_p50_s=ttft.p50,
         ttft_p99_s=ttft.p99,

@@ -31,6 +31,7 @@ class Served:
     cached_tokens: int
     preemptions: int
     attempts: int
+    held_s: float = 0.0  # in the router, before it was sent or shed
 
     @property
     def tpot_s(self) -> float | None:
