@@ -17,7 +17,7 @@ from extproc.sim.fleet.builtin import SUITE
 from extproc.sim.fleet.spec import Conditions, Event, FleetSpec, Happening
 from extproc.sim.setup import Setup, workload
 
-SPAN_S, SETTLED_S = 60.0, 20.0  # of a run; and from when on it is judged, which is also when floods and failures begin
+SPAN_S, SETTLED_S = 45.0, 15.0  # of a run; and from when on it is judged, which is also when floods and failures begin
 ALONE_LOADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 INTERACTIVE_LOADS = (1.05, 1.5, 2.0, 3.0)
 STEADY_LOAD = 0.4  # of all tenants but the flood
@@ -54,7 +54,7 @@ class Scenario:
 
 def overload(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> Iterator[Scenario]:
     """All scenarios of a seed. `quick`: chat on the mixed fleet alone, and few of them. Raises ConfigError."""
-    for name in ("mixed",) if quick else tuple(SUITE):
+    for name in ("mixed",) if quick else sorted(SUITE):
         chats = _Fleet(SUITE[name](), "chat", "chat", seed)
         yield from _alone(chats, (0.7, 0.9) if quick else ALONE_LOADS)
         yield from _interactive(chats, (2.0,) if quick else INTERACTIVE_LOADS)
