@@ -17,7 +17,7 @@ from extproc.sim.policies.least_kv import least_kv
 from extproc.sim.policies.least_load import least_load
 from extproc.sim.policies.llm_d_affinity import llm_d_affinity
 from extproc.sim.policies.llm_d_default import llm_d_default
-from extproc.sim.policies.llm_d_flow import llm_d_flow, llm_d_flow_tuned, llm_d_shed
+from extproc.sim.policies.llm_d_flow import llm_d_flow, llm_d_flow_24, llm_d_flow_64, llm_d_shed
 from extproc.sim.policies.llm_d_pd import llm_d_pd, llm_d_pd_threshold
 from extproc.sim.policies.lmetric import lmetric
 from extproc.sim.policies.oracle import Oracle
@@ -25,7 +25,6 @@ from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.ours_admitting import OursAdmitting
 from extproc.sim.policies.ours_model_first import AlwaysBest, AlwaysCheapest, ModelFirst
 from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
-from extproc.sim.policies.ours_weighted import extproc_weighted
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
 from extproc.sim.policies.preble import preble
@@ -91,10 +90,8 @@ CATALOG: dict[str, Entry] = {
     "envoy_adaptive": Entry(envoy_adaptive, "least request, adaptive concurrency (Envoy)", for_overload=True),
     "llm_d_shed": Entry(llm_d_shed, "its default, sheddable requests refused when saturated", for_overload=True),
     "llm_d_flow": Entry(llm_d_flow, "its default behind flow control, by queue and KV usage", for_overload=True),
-    "llm_d_flow_tuned": Entry(llm_d_flow_tuned, "the same by requests in flight, their limit tuned", for_overload=True),
-    "extproc_weighted": Entry(
-        extproc_weighted, "as extproc_admission; the tenant `flood` has three times the weight", True, for_overload=True
-    ),
+    "llm_d_flow_64": Entry(llm_d_flow_64, "the same by requests in flight, tuned for short prompts", for_overload=True),
+    "llm_d_flow_24": Entry(llm_d_flow_24, "the same, tuned for long prompts", for_overload=True),
     "always_paired": Entry(AlwaysPaired, "ours, but always the cheapest pair", True, True),
     "never_paired": Entry(never_paired, "ours, but never a pair", True, True),
     "model_first": Entry(ModelFirst, "ours, but the cheapest model that is good enough first", True, for_models=True),
