@@ -22,6 +22,7 @@ ALONE_LOADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 INTERACTIVE_LOADS = (1.05, 1.5, 2.0, 3.0)
 STEADY_LOAD = 0.4  # of all tenants but the flood
 FLOOD_LOADS = (2.0, 5.0)
+LATER_S = 30.0  # from when on a flood that goes on is judged: the answers of its first rush are over
 PRIORITIES_LOAD = 1.5
 FAILURE_LOAD = 0.85
 ROUTERS = 4
@@ -87,6 +88,7 @@ class _Fleet:
         rate_rps: float,
         *,
         routers: int = 1,
+        judged_from_s: float = SETTLED_S,
         policies: tuple[str, ...] = (),
     ) -> Scenario:
         """A run of so many requests a second of a traffic."""
@@ -97,7 +99,7 @@ class _Fleet:
             conditions=Conditions(replicas=routers, seed=self.seed),
             rate_rps=rate_rps,
             requests=round(rate_rps * SPAN_S),
-            window_s=(SETTLED_S, SPAN_S),
+            window_s=(judged_from_s, SPAN_S),
         )
         return Scenario(kind=kind, workload=self.name, load=load, setup=setup, policies=policies)
 
@@ -147,6 +149,9 @@ def _of_chat(part: _Fleet, quick: bool) -> Iterator[Scenario]:
             flood = f"flood?times={load / STEADY_LOAD:g}&begins_s={SETTLED_S:g}"
             name = (f"a flood of {load:.0%} beside" if load else "nothing beside") + f" {STEADY_LOAD:.0%}{told}"
             yield part.scenario(Kind.FLOOD, name, load, flood, steady_rps, routers=routers)
+            if routers == 1 and load in (0.0, FLOOD_LOADS[-1]):
+                later = f"{name}, later"
+                yield part.scenario(Kind.FLOOD, later, load, flood, steady_rps, judged_from_s=LATER_S)
             if routers == 1 and not quick:
                 weighted = f"{name}, weight 3"
                 yield part.scenario(Kind.FLOOD, weighted, load, flood, steady_rps, policies=(WEIGHTED,))

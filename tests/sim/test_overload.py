@@ -10,7 +10,7 @@ import pytest
 
 from extproc import cli
 from extproc.sim import overload as suite
-from extproc.sim.overload import SETTLED_S, SPAN_S, Kind, overload
+from extproc.sim.overload import LATER_S, SETTLED_S, SPAN_S, Kind, overload
 from extproc.sim.setup import workload
 from tests.sim.traffic.workloads import written
 
@@ -33,10 +33,13 @@ def test_there_is_one_of_each_kind_on_each_fleet(scenarios):
 
 
 def test_every_run_lasts_as_long_and_is_judged_once_it_has_settled(scenarios):
-    """Whatever its rate is."""
+    """Whatever its rate is; a flood once from its rush on, and once when that is over, each with its calm."""
     for one in scenarios:
         assert one.setup.requests == round(one.setup.rate_rps * SPAN_S)
-        assert one.setup.window_s == (SETTLED_S, SPAN_S)
+        later = one.setup.trace.endswith(", later")
+        assert one.setup.window_s == (LATER_S if later else SETTLED_S, SPAN_S)
+    later = [one.load for one in scenarios if one.setup.trace.endswith(", later")]
+    assert later == [0.0, 5.0] * 2
 
 
 def test_rates_are_shares_of_what_the_fleet_can_serve(scenarios):

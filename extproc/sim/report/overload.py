@@ -219,9 +219,11 @@ def _measured(one: Outcome, found: Sequence[Outcome]) -> Outcome:
 
 def _calm(of: Outcome, among: Iterable[Outcome]) -> float | None:
     """The others' p99 TTFT without the flood, all else alike."""
+    setup = of.scenario.setup
     for one in among:
         same = one.policy == of.policy and _part(one) == _part(of) and one.scenario.kind is Kind.FLOOD
-        if same and not one.scenario.load and one.scenario.setup.conditions == of.scenario.setup.conditions:
+        calm = one.scenario.setup
+        if same and not one.scenario.load and (calm.conditions, calm.window_s) == (setup.conditions, setup.window_s):
             return one.values["ttft_p99_s"]
     return None
 
