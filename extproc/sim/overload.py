@@ -88,10 +88,10 @@ class _Fleet:
         rate_rps: float,
         *,
         routers: int = 1,
-        judged_from_s: float = SETTLED_S,
+        judged_from_s: float | None = None,
         policies: tuple[str, ...] = (),
     ) -> Scenario:
-        """A run of so many requests a second of a traffic."""
+        """A run of so many requests a second of a traffic, judged from `SETTLED_S` on if nothing else is said."""
         setup = Setup(
             trace=f"{self.name}: {name}",
             traffic=traffic,
@@ -99,7 +99,7 @@ class _Fleet:
             conditions=Conditions(replicas=routers, seed=self.seed),
             rate_rps=rate_rps,
             requests=round(rate_rps * SPAN_S),
-            window_s=(judged_from_s, SPAN_S),
+            window_s=(SETTLED_S if judged_from_s is None else judged_from_s, SPAN_S),
         )
         return Scenario(kind=kind, workload=self.name, load=load, setup=setup, policies=policies)
 
