@@ -29,7 +29,7 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from extproc.control.attempt_log import attempt_log
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies
 from extproc.control.usage import usage_filters
-from extproc.stream.held import MARGIN_S
+from extproc.stream.patience import MARGIN_S
 
 EXT_PROC_FILTER = "envoy.filters.http.ext_proc"
 _PARTNER_CHARACTERS = 5

@@ -42,13 +42,14 @@ from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
+from extproc.server.ext_proc import Shell
 from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
-from extproc.server.service import Service, Shell
+from extproc.server.service import Service
 from extproc.server.tasks import begin, end
 from extproc.stream.errands import CountTokens
 

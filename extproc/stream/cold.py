@@ -8,10 +8,7 @@ from extproc.core.models.cold import Outlook
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.option import Choice, Option
-from extproc.stream.errands import AwaitModel, Steps
-
-Chosen = Steps[tuple[Choice, float, float]]
-"""Steps to a choice, and the time and the chance to go on with."""
+from extproc.stream.errands import AwaitModel, Moment, Steps
 
 
 def worth_trying(router: Router, options: tuple[Option, ...], now: float) -> tuple[Option, ...]:
@@ -26,25 +23,25 @@ def outlook_of(router: Router, choice: Choice | None, now: float) -> Outlook | N
     return _soonest(router, choice, now) if router.cold.is_absent(choice.decision) else None
 
 
-def warmed(router: Router, choice: Choice, decide: Callable[[float, float], Chosen], now: float, draw: float) -> Chosen:
+def warmed(router: Router, choice: Choice, decide: Callable[[], Steps[Choice]], moment: Moment) -> Steps[Choice]:
     """What `decide` says once somebody serves the model, if that is to be waited for; else the choice as it is.
 
     That the model is wanted is noted too where a fallback serves the request.
     """
     first = min(option.rank for option, _ in _decided(choice))
     if choice.decision.chosen is not None and choice.option.rank == first:
-        return choice, now, draw
-    wanted = _soonest(router, choice, now)
+        return choice
+    wanted = _soonest(router, choice, moment.now)
     if wanted is None:
-        return choice, now, draw
+        return choice
     router.cold.wishes.note(wanted.model, wanted.wait_s, wanted.loading)
-    until_s = now + router.cold.hold_s(wanted)
-    while now < until_s and outlook_of(router, choice, now) is not None:
-        resumed = yield AwaitModel(wanted.model, until_s - now)
-        choice, now, draw = yield from decide(resumed.now, resumed.draw)
-        if not resumed.result:
+    until_s = moment.now + router.cold.hold_s(wanted)
+    while moment.now < until_s and outlook_of(router, choice, moment.now) is not None:
+        served = yield from moment.ask(AwaitModel(wanted.model, until_s - moment.now))
+        choice = yield from decide()
+        if not served:
             break
-    return choice, now, draw
+    return choice
 
 
 def _soonest(router: Router, choice: Choice, now: float) -> Outlook | None:

@@ -8,7 +8,7 @@ Endpoint": https://github.com/kubernetes-sigs/gateway-api-inference-extension/tr
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from extproc.api import errors
 from extproc.api.errors import Dialect
@@ -16,7 +16,7 @@ from extproc.core.pairs.hand_over import hand_over_headers, names_who_answers
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.instance import Lifecycle
-from extproc.core.values.request import Caller, Request
+from extproc.core.values.request import Request
 from extproc.stream.messages import ENDPOINTS_HEADER, Answer, Message, PassOn, RouteTo
 from extproc.stream.rules import Destination, Rules
 
@@ -73,8 +73,3 @@ def _anyone(router: Router, within: Set[str] | None, draw: float) -> tuple[str, 
     ]
     start = int(draw * len(ready))
     return tuple((ready[start:] + ready[:start])[:_MOST_ENDPOINTS])
-
-
-def confined(caller: Caller, subset: frozenset[str]) -> Caller:
-    """The caller, whose request may go to these endpoints alone."""
-    return replace(caller, placement=replace(caller.placement, endpoints=subset))

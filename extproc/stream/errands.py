@@ -85,3 +85,17 @@ _Outcome = TypeVar("_Outcome")
 
 Steps = Generator[Errand, Resumed, _Outcome]
 """Steps that end with an outcome, and may need errands on their way."""
+
+
+class Moment:
+    """The time in seconds and the chance in [0, 1) that a course goes on with, as of the end of its latest errand."""
+
+    def __init__(self, now: float, draw: float) -> None:
+        self.now = now
+        self.draw = draw
+
+    def ask(self, errand: Errand) -> Steps[object]:
+        """What comes of an errand; the moment is that of its end then."""
+        resumed = yield errand
+        self.now, self.draw = resumed.now, resumed.draw
+        return resumed.result

@@ -40,10 +40,10 @@ from extproc.core.reasons.model_choice import told_models
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
-from extproc.stream.course import Course, End, Head
-from extproc.stream.destination import Gateway, answer, confined, undecided
-from extproc.stream.errands import AwaitModel, Errand, Hold, Resumed, Steps
-from extproc.stream.held import MARGIN_S
+from extproc.stream.course import Course, End
+from extproc.stream.destination import answer, undecided
+from extproc.stream.errands import Errand, Resumed, Steps
+from extproc.stream.head import gateway_of, head_of
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
@@ -67,7 +67,8 @@ from extproc.stream.messages import (
     RouteTo,
     Trailers,
 )
-from extproc.stream.rules import TRACE_HEADER, Destination, Rules
+from extproc.stream.patience import Patience, Wait
+from extproc.stream.rules import TRACE_HEADER, Rules
 
 _LONGEST_TRACE_ID = 64  # a UUID has 36
 
@@ -101,7 +102,7 @@ class Exchange:
         self._trailers = False  # they ended that body
         self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
-        self._granted_s = float("inf")  # until when Envoy waits, as far as it was asked
+        self._patience = Patience()
         self.trace_id = ""
 
     @property
@@ -173,20 +174,12 @@ class Exchange:
         endpoint = endpoint_for(message.method, message.path)
         if endpoint is None:
             return None
-        gateway = self._gateway(message) is not None
+        gateway = gateway_of(message, self._rules) is not None
         return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
 
-    def in_time(self, wait: Hold | AwaitModel) -> Hold | AwaitModel:
-        """The same errand, for no longer than Envoy was asked to wait already."""
-        return replace(wait, until_s=min(wait.until_s, self._granted_s)) if isinstance(wait, Hold) else wait
-
-    def more_time(self, wait: Hold | AwaitModel, now: float) -> MoreTime | None:
-        """What to tell Envoy before a request waits; None where it has been told, or counts no time."""
-        if self._granted_s < float("inf") or self._mode is BodyMode.FULL_DUPLEX:
-            return None
-        for_s = wait.within_s if isinstance(wait, AwaitModel) else max(0.0, wait.until_s - now)
-        self._granted_s = now + for_s
-        return MoreTime(for_s + MARGIN_S)
+    def wait(self, errand: Wait, now: float) -> tuple[Wait, MoreTime | None]:
+        """An errand that may take long, for no longer than Envoy waits; and what to tell Envoy before, if anything."""
+        return self._patience.wait(errand, self._mode, now)
 
     def close(self, now: float) -> None:
         """The stream has ended, in whatever way: the request is no longer in flight."""
@@ -229,7 +222,7 @@ class Exchange:
             return self._end(answer(errors.no_body(endpoint.dialect)))
         if head.body_mode is BodyMode.NONE:
             return self._end(self._undecided(UNSEEN[BodyMode.NONE], head, endpoint, draw))
-        self._begin_course(head, endpoint)
+        self._course = Course(self._router, self._id, self._rules, head_of(head, endpoint, self._rules))
         self._explains = wants_explanation(head.headers, self._rules.trust)
         self.trace_id = head.headers.get(TRACE_HEADER, "")[:_LONGEST_TRACE_ID]
         if head.body_mode in COLLECTED:
@@ -245,28 +238,9 @@ class Exchange:
         tenant = caller_of(head.headers, self._rules.trust).tenant
         return models_page(self._router.fleet.members(), self._router.policy.models, tenant)
 
-    def _begin_course(self, head: RequestHeaders, endpoint: Endpoint) -> None:
-        caller = caller_of(head.headers, self._rules.trust)
-        if head.subset is not None:
-            caller = confined(caller, head.subset)
-        content_type, gateway = head.headers.get("content-type", ""), self._gateway(head)
-        known = Head(
-            endpoint=endpoint,
-            caller=caller,
-            path=head.path,
-            headers=head.headers,
-            content_type=content_type,
-            gateway=gateway,
-        )
-        self._course = Course(self._router, self._id, self._rules, known)
-
-    def _gateway(self, head: RequestHeaders) -> Gateway | None:
-        is_gateway = head.subset is not None or self._rules.destination is Destination.GATEWAY
-        return Gateway(head.subset) if is_gateway else None
-
     def _undecided(self, reason: str, head: RequestHeaders, endpoint: Endpoint | None, draw: float) -> PassOn | Answer:
         dialect = errors.Dialect.OPENAI if endpoint is None else endpoint.dialect
-        return undecided(self._router, reason, RequestHeaders, draw, self._gateway(head), dialect)
+        return undecided(self._router, reason, RequestHeaders, draw, gateway_of(head, self._rules), dialect)
 
     def _pass_on(self, reason: str, draw: float) -> Replies:
         assert self._course is not None  # BODY is entered with one

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+from extproc.core.admission.gate import ROUTER
 from extproc.core.admission.turns import Held
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision, Reason, Rejection
 from extproc.core.values.option import Choice, Option
-from extproc.stream.errands import Hold, Steps
+from extproc.stream.errands import Hold, Moment, Steps
 
-MARGIN_S = 2.0
-"""Asked of Envoy beyond the longest hold: for the errands after it, and for what the event loop may be behind."""
 MAX_HOLD_S = 60.0
 """As long as a request may be held if the operator says nothing else; Envoy's longest message timeout follows."""
-_ROUTER = "router"  # stands for an instance's id where it is the router itself that turns a request down
 
 
 class Admitting:
@@ -31,25 +29,21 @@ class Admitting:
         self._end_s = float("inf")  # when it is not to be held any more, however often it is
         self.held_s: float | None = None  # for so long, all times together; None: it was not
 
-    def steps(
-        self, options: Sequence[Option], now: float, draw: float, full: Set[str] = frozenset()
-    ) -> Steps[tuple[Choice, float, float]]:
-        """From options to the choice among them, and the time and the chance to go on with.
-
-        `full`: keys of instances without a place left over all routers.
-        """
+    def steps(self, options: Sequence[Option], moment: Moment, full: Set[str] = frozenset()) -> Steps[Choice]:
+        """From options to the choice among them. `full`: keys of instances without a place left over all routers."""
+        now = moment.now
         if self._came_s is None:
             self._came_s = now
-        answer = self._router.admit(options, now, draw, full, self._came_s)
+        answer = self._router.admit(options, now, moment.draw, full, self._came_s)
         if not isinstance(answer, Held):
-            return answer, now, draw
+            return answer
         until_s = self._end_s = min(self._end_s, answer.until_s)
         request = options[0].request
-        resumed = yield Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full))
-        waited_s = resumed.now - now
+        turn = yield from moment.ask(Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full)))
+        waited_s = moment.now - now
         self.held_s = (self.held_s or 0.0) + waited_s
-        if isinstance(resumed.result, Choice):
-            return resumed.result, resumed.now, resumed.draw
-        self._router.release(self._id, resumed.now)
-        over = Rejection(_ROUTER, Reason.HELD_TOO_LONG, waited_s, until_s - now)
-        return Choice(options[0], Decision(None, (), (over,))), resumed.now, resumed.draw
+        if isinstance(turn, Choice):
+            return turn
+        self._router.release(self._id, moment.now)
+        over = Rejection(ROUTER, Reason.HELD_TOO_LONG, waited_s, until_s - now)
+        return Choice(options[0], Decision(None, (), (over,)))

@@ -9,32 +9,29 @@ from extproc.api.limits import Headers, limit_headers, limits_unknown, over_limi
 from extproc.core.limits.charge import Receipt, Verdict, estimated_tokens, of_kind
 from extproc.core.limits.rules import Kind, Limits, OnLoss
 from extproc.core.values.request import Request
-from extproc.stream.errands import Charge, Steps
+from extproc.stream.errands import Charge, Moment, Steps
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """What came of it, and the time and the chance to go on with."""
+    """What came of it."""
 
-    now: float
-    draw: float
     refusal: Refusal | None = None
     headers: Headers = ()  # of the answer, whoever gives it
     receipt: str = ""  # for `Features.charge`
 
 
-def limited(limits: Limits, request: Request, dialect: Dialect, now: float, draw: float) -> Steps[Limited]:
+def limited(limits: Limits, request: Request, dialect: Dialect, moment: Moment) -> Steps[Limited]:
     """Charge a request to its limits. One that no rule applies to costs nothing, not even a round trip."""
     buckets = limits.buckets(request.tenant, request.model)
     if not buckets:
-        return Limited(now, draw)
+        return Limited()
     tokens = estimated_tokens(request)
-    resumed = yield Charge(request.id, request.tenant, request.model, tokens, buckets)
-    now, draw, verdict = resumed.now, resumed.draw, resumed.result
+    verdict = yield from moment.ask(Charge(request.id, request.tenant, request.model, tokens, buckets))
     if not isinstance(verdict, Verdict):
-        return Limited(now, draw, limits_unknown(dialect) if limits.on_loss is OnLoss.REFUSE else None)
+        return Limited(limits_unknown(dialect) if limits.on_loss is OnLoss.REFUSE else None)
     headers = limit_headers(verdict, dialect)
     if not verdict.allowed:
-        return Limited(now, draw, over_limit(verdict, request.model, tokens, dialect), headers)
+        return Limited(over_limit(verdict, request.model, tokens, dialect), headers)
     receipt = Receipt(tokens, verdict.at_us, request.tenant, request.model)
-    return Limited(now, draw, None, headers, receipt.text() if of_kind(buckets, Kind.TOKENS) else "")
+    return Limited(None, headers, receipt.text() if of_kind(buckets, Kind.TOKENS) else "")

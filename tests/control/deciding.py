@@ -17,7 +17,8 @@ from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.service import Service, Shell
+from extproc.server.ext_proc import Shell
+from extproc.server.service import Service
 from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, running_engine
 from tests.core.builders import MODEL, instance, router

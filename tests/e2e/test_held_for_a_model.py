@@ -20,7 +20,8 @@ from extproc.core.snapshot import Policy
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.cold_waits import ColdWaits
-from extproc.server.service import Service, Shell
+from extproc.server.ext_proc import Shell
+from extproc.server.service import Service
 from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance, router

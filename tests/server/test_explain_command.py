@@ -116,7 +116,7 @@ async def test_pages_on_a_unix_socket_are_asked_too(tmp_path: Path, capsys: pyte
     made, asked = router(FAST, SLOW), request("r")
     snapshot = made.snapshot()
     told = explain(material(asked, decide(asked, snapshot, 0.0, 0.0), snapshot, 0.0))
-    pages = Admin(lambda: b"", list, list, lambda name: told if name == "r" else None)
+    pages = Admin(lambda: b"", list, list, lambda name: told if name == "r" else None, dict)
     where = UnixSocket(tmp_path / "pages.sock")
     await pages.start(where)
     try:

@@ -17,8 +17,8 @@ from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Request, RequestClass
 from extproc.stream.errands import AwaitModel, Hold, Place, TakePlace
 from extproc.stream.exchange import Exchange
-from extproc.stream.held import MARGIN_S
 from extproc.stream.messages import Answer, BodyMode, MoreTime, RequestBody, RequestHeaders, ResponseHeaders, RouteTo
+from extproc.stream.patience import MARGIN_S
 from extproc.stream.rules import Destination, Rules
 from tests.core.builders import instance, request, router
 from tests.stream.conversation import CHAT, chat, one
@@ -108,13 +108,13 @@ def test_a_stream_that_ends_while_its_request_is_held_withdraws_it() -> None:
 def test_envoy_is_asked_for_more_time_once_for_as_long_as_the_request_may_be_held(mode: BodyMode) -> None:
     """It heeds no second wish; so the first must do for all that may follow."""
     exchange, hold = asking(full(), mode=mode)
-    assert exchange.more_time(hold, 1.0) == MoreTime(hold.until_s - 1.0 + MARGIN_S)
-    assert exchange.more_time(hold, 1.0) is None
+    assert exchange.wait(hold, 1.0) == (hold, MoreTime(hold.until_s - 1.0 + MARGIN_S))
+    assert exchange.wait(hold, 1.0) == (hold, None)
 
 
 def test_an_envoy_that_counts_no_time_is_not_asked_for_more() -> None:
     exchange, hold = asking(full(), mode=BodyMode.FULL_DUPLEX)
-    assert exchange.more_time(hold, 0.0) is None
+    assert exchange.wait(hold, 0.0) == (hold, None)
 
 
 def test_in_strict_mode_who_finds_no_place_over_all_routers_is_held_again_and_for_no_longer() -> None:
@@ -186,7 +186,5 @@ def test_who_has_waited_for_its_model_is_held_no_longer_than_envoy_was_asked_for
     """It heeds one wish only: what is left of that time is all that there is."""
     exchange, hold = asking(full())
     wait = AwaitModel("m", 20.0)
-    assert exchange.in_time(wait) is wait
-    assert exchange.more_time(wait, 1.0) == MoreTime(20.0 + MARGIN_S)
-    assert exchange.in_time(hold) == replace(hold, until_s=21.0)
-    assert exchange.more_time(hold, 15.0) is None
+    assert exchange.wait(wait, 1.0) == (wait, MoreTime(20.0 + MARGIN_S))
+    assert exchange.wait(hold, 15.0) == (replace(hold, until_s=21.0), None)

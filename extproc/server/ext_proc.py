@@ -1,0 +1,238 @@
+"""Envoy's ext_proc calls: each is one HTTP request, whose messages are answered in turn and whose errands are run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from extproc.adapters import wire
+from extproc.core.router import Router
+from extproc.core.tokens.tokens import ExactCount
+from extproc.observe.observer import Observer
+from extproc.server.charges import Charges
+from extproc.server.cold_waits import ColdWaits
+from extproc.server.holding import Holding
+from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
+from extproc.stream.exchange import Exchange
+from extproc.stream.intake import UNSEEN
+from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
+from extproc.stream.patience import Wait
+from extproc.stream.rules import Rules
+
+log = logging.getLogger("extproc.serve")
+
+
+class Places(Protocol):
+    """Counts open requests over all routers."""
+
+    async def take(self, wish: TakePlace) -> int | None:
+        """Number of the place that was taken, None if none was left."""
+
+    def release(self, request_id: str) -> None:
+        """The request has ended; unknown ids are ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What the service needs from outside: the state, who watches, the clock and chance."""
+
+    router: Router
+    observer: Observer
+    clock: Callable[[], float]
+    draw: Callable[[], float]
+    cluster_header: str
+    rules: Rules
+    count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
+    places: Places | None = None  # needed for `rules.strict`
+    max_streams: int = 20_000  # requests under way at once
+    charges: Charges | None = None  # needed for `rules.limits`
+    cold_waits: ColdWaits | None = None  # needed for models that are waited for
+
+
+class ExtProc:
+    """One call is one HTTP request; its end, however it comes, gives the reservation back."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        # Outcomes come to any router, and are matched by id with what is known of a request here.
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+        self._wanted = shell.rules.headers
+        self._open_streams = 0
+        self._warned: set[str] = set()  # reasons
+        self.refused = 0  # streams
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._leaving = False
+        self._admits = shell.router.policy.admission is not None
+        self._holding = Holding(shell.router, shell.clock, shell.draw)
+        self._held: set[asyncio.Task[Any]] = set()  # calls whose request is held, or was refused after that
+        self._over = False
+        self.idle = asyncio.Event()  # no request is under way
+        self.idle.set()
+
+    async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answer the messages of one stream in turn.
+
+        A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
+        RESOURCE_EXHAUSTED before its first message is looked at, after `leave` with UNAVAILABLE: Envoy asks another
+        worker, or goes on without us. But where requests are held for want of room, none beyond may go past those: it
+        is refused.
+        """
+        shell = self._shell
+        if self._leaving or self._open_streams >= shell.max_streams:
+            async for answer in self._beyond(stream, context):
+                yield answer
+            return
+        self._open_streams += 1
+        self.idle.clear()
+        exchange_id = f"{self._name}-{next(self._numbers)}"
+        exchange = Exchange(shell.router, exchange_id, shell.rules)
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
+        try:
+            async for data in stream:
+                began_s = shell.clock()
+                message = wire.decode_message(data, self._wanted)
+                step = await self._run(exchange, exchange.receive(message, began_s, shell.draw()))
+                answers_headers = isinstance(message, ResponseHeaders)
+                # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
+                del data, message
+                while isinstance(step, Hold | AwaitModel):
+                    waits_from_s = shell.clock()
+                    wait, more_time = exchange.wait(step, waits_from_s)
+                    self._waits(call, wait)
+                    if more_time is not None:
+                        yield wire.encode_reply(more_time, shell.cluster_header)
+                    result, now = await self._waited(wait), shell.clock()
+                    began_s += now - waits_from_s  # waiting is no part of what answering takes
+                    step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
+                self._noted(call, step)
+                if answers_headers:
+                    self._holding.stir()
+                answers = self._encoded(exchange, step, began_s)
+                del step
+                for answer in answers:
+                    yield answer
+                answer = b""
+        except (wire.WireError, OutOfOrderError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            if not exchange.replied:  # Envoy would let a body that it has sent us go on as an empty one
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the service ends")
+        finally:
+            self._calls.discard(call)
+            self._held.discard(call)
+            self._close(exchange, exchange_id)
+
+    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Wait:
+        """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
+        shell = self._shell
+        while True:
+            match step:
+                case CountTokens():
+                    result: object = await shell.count(step) if shell.count else None
+                case TakePlace():
+                    result = await shell.places.take(step) if shell.places else 0
+                case Charge():
+                    result = await shell.charges.charge(step) if shell.charges else None
+                case _:
+                    return step
+            step = exchange.resume(result, shell.clock(), shell.draw())
+
+    def _waits(self, call: asyncio.Task[Any], errand: Wait) -> None:
+        """What is to be done at once, before anything else can happen to a request that is held."""
+        if isinstance(errand, Hold):
+            self._holding.expect(errand)
+            self._held.add(call)
+
+    async def _waited(self, errand: Wait) -> object:
+        if isinstance(errand, Hold):
+            return await self._holding.turn(errand)
+        return await self._shell.cold_waits.until_served(errand) if self._shell.cold_waits else False
+
+    def _close(self, exchange: Exchange, exchange_id: str) -> None:
+        """Give back all that a request had; perhaps it makes room for one that is held."""
+        shell = self._shell
+        exchange.close(shell.clock())
+        if shell.places:
+            shell.places.release(exchange_id)
+        if shell.charges:
+            shell.charges.release(exchange_id)
+        self._holding.forget(exchange_id)
+        self._holding.stir()
+        self._open_streams -= 1
+        if not self._open_streams:
+            self.idle.set()
+
+    def _noted(self, call: asyncio.Task[Any], replies: Replies) -> None:
+        """A call that was held is so no longer, unless Envoy has still to hear that it is refused."""
+        if call in self._held and not any(isinstance(reply, Answer) for reply in replies):
+            self._held.discard(call)
+
+    async def _beyond(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """A stream that is not taken: refused if it would be held, else left to Envoy without being looked at."""
+        shell = self._shell
+        if self._leaving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
+        self.refused += 1
+        if self._admits and (data := await anext(stream, None)) is not None:
+            exchange = Exchange(shell.router, "", shell.rules)
+            answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+            if answer is not None:
+                for encoded in self._encoded(exchange, (answer,), shell.clock()):
+                    yield encoded
+                return
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
+
+    def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
+        shell = self._shell
+        for reply in replies:
+            answer = wire.encode_reply(reply, shell.cluster_header)
+            shell.observer.replied(exchange, reply, shell.clock() - began_s)
+            if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
+                shell.charges.handed_over(exchange.request.id)
+            if isinstance(reply, PassOn):
+                self._warn(reply.reason)
+            yield answer
+
+    def _warn(self, reason: str) -> None:
+        """Say once of each body mode that leaves requests undecided, and not of each request."""
+        if reason in UNSEEN.values() and reason not in self._warned:
+            self._warned.add(reason)
+            log.warning(
+                "requests are passed on undecided (%s): in Envoy's request_body_mode their bodies are not seen whole; "
+                "configure BUFFERED or FULL_DUPLEX_STREAMED",
+                reason,
+            )
+
+    def leave(self) -> None:
+        """Take no new streams. An Envoy that knows no other worker asks us on, though we say that we are not well."""
+        self._leaving = True
+
+    @property
+    def holding(self) -> Holding:
+        """Where requests are held."""
+        return self._holding
+
+    async def refuse_held(self, within_s: float) -> None:
+        """Refuse who is held, and wait for Envoy to have heard of it: an end without an answer lets requests on."""
+        held = tuple(self._held)
+        self._holding.close()
+        if held:
+            await asyncio.wait(held, timeout=within_s)
+
+    def end(self) -> None:
+        """End all streams in good order. By an error Envoy would cut answers whose body it streamed to us."""
+        self._over = True
+        for call in self._calls:
+            call.cancel()
