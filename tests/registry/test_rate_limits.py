@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.rate_limits import RateLimits
-from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.core.limits.charge import Receipt, Settlement, Verdict
 from extproc.core.limits.rules import EACH, Kind, Limits, Rule
@@ -238,6 +238,70 @@ async def test_without_redis_nobody_knows_and_only_one_at_a_time_waits_for_it(se
         await until(lambda: _unsettled(made))
         server.start()
         await until(back)
+
+
+class CutWire(Wire):
+    """A wire that breaks, once it is `armed`, between what the script of that digest does and its reply."""
+
+    armed = ""
+    cut = 0
+
+    async def _one_way(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        async def read() -> bytes:
+            data = await source.read(65536)
+            if self.armed and self.armed.encode() in data:
+                self.armed, self.cut = "", 1
+            elif self.cut == 1 and data.startswith(b":"):  # an integer, as settle.lua replies
+                self.cut = 2
+                return b""
+            return data
+
+        try:
+            with suppress(ConnectionError):
+                while data := await read():
+                    sink.write(data)
+                    await sink.drain()
+        finally:
+            sink.close()
+
+
+async def test_what_a_broken_connection_made_the_client_send_twice_is_settled_once(server: RedisServer) -> None:
+    """Redis had settled it, and only the reply was lost."""
+    async with CutWire(server.port) as wire, router(wire.url, "r1", SLOW, heartbeat_s=1000.0, timeout_s=5.0) as made:
+        verdict = await ask(made, SLOW, "0", 900)
+        made.handed_over("0")
+        await asyncio.sleep(0.3)  # the first statement of places is out
+        wire.armed = Script("settle.lua").sha1
+        receipt = Receipt(900, verdict.at_us, "acme", "m")
+        made.settle(Settlement(receipt, -100))
+        await until(lambda: _returned(made, 100))
+        assert wire.cut == 2
+        assert await tokens_left(made) == 200
+
+
+async def _returned(made: RateLimits, tokens: int) -> bool:
+    return made.counts.returned_tokens + 100 * made.counts.unsettled == tokens
+
+
+async def test_calls_from_before_a_loss_let_no_second_one_try(server: RedisServer) -> None:
+    """They end one after the other, and none of them says that nobody tries any more."""
+    limits = replace(SLOW, budget_s=0.3)
+    async with router(server.url, "r1", limits) as made:
+        assert await allowed(made, limits, "0")
+        server.freeze()
+        first = asyncio.create_task(made.charge(wish(limits, "first")))
+        await asyncio.sleep(0.15)
+        others = [asyncio.create_task(made.charge(wish(limits, f"o{number}"))) for number in range(5)]
+        assert await first is None
+        trying = asyncio.create_task(made.charge(wish(limits, "trying")))
+        assert await asyncio.gather(*others) == [None] * 5
+        tries = not trying.done()
+        late = asyncio.create_task(made.charge(wish(limits, "late")))
+        await asyncio.sleep(0)
+        waits = not late.done()
+        assert await asyncio.gather(trying, late) == [None] * 2
+        server.thaw()
+        assert (tries, waits) == (True, False)
 
 
 async def _unsettled(made: RateLimits) -> bool:

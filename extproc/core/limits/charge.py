@@ -30,6 +30,8 @@ class State:
         return self.bucket.us(self.used) * 1e-6
 
 
+# By the names of `envoy.data.accesslog.v3.ResponseFlags`.
+_HUNG_UP = frozenset({"downstream_connection_termination", "downstream_remote_reset"})
 _ROUNDING = 1e-4  # of a request or token: times are whole microseconds on their way
 
 
@@ -122,7 +124,11 @@ def _used_tokens(outcome: Outcome, features: Features) -> int | None:
     if prompt is None and completion is None:
         return 0 if outcome.status >= 400 or not outcome.address else None
     prompt = features.prompt_tokens if prompt is None else prompt
-    return prompt + (features.output_tokens if completion is None else completion)
+    if completion is None:
+        completion = features.output_tokens
+    elif not _HUNG_UP.isdisjoint(outcome.flags):  # what came before may be all that was told: Anthropic's first event
+        completion = max(completion, features.output_tokens)  # speaks of one token
+    return max(0, prompt + completion)
 
 
 def whole_seconds(wait_s: float) -> int:
