@@ -10,13 +10,14 @@ one again when its connection breaks, so batches have numbers by which Redis kno
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
-from extproc.adapters.bookings import BATCH_S
+from extproc.adapters.bookings import BATCH_S, FAREWELL_S
 from extproc.adapters.leased_counts import LeasedCounts
 from extproc.adapters.redis_link import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
@@ -28,6 +29,8 @@ from extproc.errors import RegistryError
 if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
     from extproc.stream.errands import Charge
+
+log = logging.getLogger("extproc.registry")
 
 _LONGEST_NAME = 64  # characters of a tenant or model in a key; longer ones are known by their digest
 _MOST_UNSETTLED = 100_000  # that wait for Redis
@@ -128,14 +131,29 @@ class RateLimits:
             group.create_task(self._settle_on())
         raise AssertionError("both go on for ever")
 
+    async def farewell(self) -> None:
+        """Settle what has not been settled yet; call it when `run` has ended. Takes little time, and never raises.
+
+        Places need none: the lease of this router ends with it.
+        """
+        waiting = len(self._ended)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._settle_all()
+        except TimeoutError:
+            log.info("limits: no time to settle all of %d requests, their charges stand", waiting)
+
     async def _settle_on(self) -> NoReturn:
         while True:
             await self._pending.wait()
             await asyncio.sleep(BATCH_S)
             self._pending.clear()
-            while self._ended:
-                batch = [self._ended.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._ended)))]
-                await self._send(batch)
+            await self._settle_all()
+
+    async def _settle_all(self) -> None:
+        while self._ended:
+            batch = [self._ended.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._ended)))]
+            await self._send(batch)
 
     async def _send(self, batch: list[Settlement]) -> None:
         names = [self._last_batch]

@@ -193,6 +193,7 @@ async def test_a_client_that_hangs_up_while_it_is_charged_leaves_no_place_behind
         Wire(server.port) as wire,
         router(wire.url, "r1", PLACES, heartbeat_s=1000.0, timeout_s=5.0) as made,
         router(server.url, "r2", PLACES) as other,
+        Link(server.url) as link,
     ):
         assert await allowed(other, PLACES, "0")
         await asyncio.sleep(0.3)  # its first statement is out
@@ -200,10 +201,7 @@ async def test_a_client_that_hangs_up_while_it_is_charged_leaves_no_place_behind
         asked = asyncio.create_task(made.charge(wish(PLACES, "1")))
 
         async def taken() -> bool:
-            verdict = await other.charge(wish(PLACES, "look"))
-            if verdict is not None and verdict.allowed:
-                other.release("look")
-            return verdict is not None and not verdict.allowed
+            return b"r1" in await link.command("HGETALL", f"{BASE}:limit:concurrent:acme:*")
 
         await until(taken)
         asked.cancel()
@@ -246,6 +244,10 @@ class CutWire(Wire):
     armed = ""
     cut = 0
 
+    async def __aenter__(self) -> CutWire:
+        await super().__aenter__()
+        return self
+
     async def _one_way(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         async def read() -> bytes:
             data = await source.read(65536)
@@ -283,6 +285,24 @@ async def _returned(made: RateLimits, tokens: int) -> bool:
     return made.counts.returned_tokens + 100 * made.counts.unsettled == tokens
 
 
+async def test_what_a_router_has_not_settled_when_it_ends_it_settles_then(server: RedisServer) -> None:
+    """More than one batch; without Redis it ends all the same."""
+    async with router(server.url, "r1", SLOW) as other:
+        verdict = await ask(other, SLOW, "0", 900)
+        async with Link(server.url) as link:
+            ends = RateLimits(link, BASE, "r2", SLOW)
+            for _ in range(700):
+                ends.settle(Settlement(Receipt(900, verdict.at_us, "acme", "m"), -1))
+            await ends.farewell()
+        assert await tokens_left(other) == 800
+    server.stop()
+    async with Link(replace(parse(server.url), timeout_s=0.5)) as link:
+        ends = RateLimits(link, BASE, "r3", SLOW)
+        ends.settle(Settlement(Receipt(900, verdict.at_us, "acme", "m"), -1))
+        await ends.farewell()
+        assert ends.counts.unsettled == 1
+
+
 async def test_calls_from_before_a_loss_let_no_second_one_try(server: RedisServer) -> None:
     """They end one after the other, and none of them says that nobody tries any more."""
     limits = replace(SLOW, budget_s=0.3)
@@ -299,7 +319,7 @@ async def test_calls_from_before_a_loss_let_no_second_one_try(server: RedisServe
         late = asyncio.create_task(made.charge(wish(limits, "late")))
         await asyncio.sleep(0)
         waits = not late.done()
-        assert await asyncio.gather(trying, late) == [None] * 2
+        assert [await trying, await late] == [None, None]
         server.thaw()
         assert (tries, waits) == (True, False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 
 from extproc.core.limits.rules import Bucket, Kind
 from extproc.core.values.outcome import Features, Outcome
@@ -45,10 +45,14 @@ class Verdict:
 
     @property
     def full(self) -> State | None:
-        """The bucket that keeps the request waiting for the longest, None if it was allowed."""
+        """The bucket that keeps the request waiting for the longest, None if it was allowed.
+
+        A wait that is known before one that is not: so long it will take whatever others do.
+        """
         if self.allowed:
             return None
-        return max((state for state in self.states if state.wait_s > 0), key=lambda state: state.wait_s)
+        waits = [state for state in self.states if state.wait_s > 0]
+        return max(waits, key=lambda state: state.wait_s if state.wait_s < inf else 0.0)
 
     def tightest(self, kind: Kind) -> State | None:
         """Of several buckets of a kind the one that has the least room left; None if there is none."""
