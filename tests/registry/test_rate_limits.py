@@ -17,7 +17,7 @@ from extproc.core.limits.charge import Receipt, Settlement, Verdict
 from extproc.core.limits.rules import EACH, Kind, Limits, Rule
 from extproc.stream.errands import Charge
 from tests.redis_server import RedisServer
-from tests.registry.deployments import Wire, cluster_of_three
+from tests.registry.deployments import CutWire, Wire, cluster_of_three
 from tests.registry.test_users import GuardedServer, login
 
 LONG_S = 30.0  # never reached by a machine that works
@@ -236,35 +236,6 @@ async def test_without_redis_nobody_knows_and_only_one_at_a_time_waits_for_it(se
         await until(lambda: _unsettled(made))
         server.start()
         await until(back)
-
-
-class CutWire(Wire):
-    """A wire that breaks, once it is `armed`, between what the script of that digest does and its reply."""
-
-    armed = ""
-    cut = 0
-
-    async def __aenter__(self) -> CutWire:
-        await super().__aenter__()
-        return self
-
-    async def _one_way(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        async def read() -> bytes:
-            data = await source.read(65536)
-            if self.armed and self.armed.encode() in data:
-                self.armed, self.cut = "", 1
-            elif self.cut == 1 and data.startswith(b":"):  # an integer, as settle.lua replies
-                self.cut = 2
-                return b""
-            return data
-
-        try:
-            with suppress(ConnectionError):
-                while data := await read():
-                    sink.write(data)
-                    await sink.drain()
-        finally:
-            sink.close()
 
 
 async def test_what_a_broken_connection_made_the_client_send_twice_is_settled_once(server: RedisServer) -> None:

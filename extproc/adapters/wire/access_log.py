@@ -37,8 +37,7 @@ def access_log_answer() -> bytes:
 
 def _is_early(entry: Any) -> bool:
     """Whether its request goes on: an Envoy may be configured to write such entries too, and nothing has come of it."""
-    common = entry.common_properties
-    return bool(common.intermediate_log_entry) or common.access_log_type in _EARLY
+    return entry.common_properties.access_log_type in _EARLY
 
 
 def _entry(entry: Any) -> Outcome | Attempt:
