@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from extproc.core.flight.ledger import Ledger
 
 BATCH_S = 0.004  # at most 250 messages a second from each router; 83 in a dozen routers and more
-_FAREWELL_S = 1.0  # it spares peers the rest of our lease, no more
+FAREWELL_S = 1.0  # it spares peers the rest of our lease, no more
 
 log = logging.getLogger("extproc.bookings")
 
@@ -70,7 +70,7 @@ class Bookings:
     async def farewell(self) -> None:
         """Tell peers that nothing of ours is open any more; call it when `run` has ended. Never raises."""
         try:
-            async with asyncio.timeout(_FAREWELL_S):
+            async with asyncio.timeout(FAREWELL_S):
                 for data in self.sharing.outbox.farewell(self._clock()):
                     await self._link.publish(self._channel, data)
         except (RegistryError, TimeoutError) as error:

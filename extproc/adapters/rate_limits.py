@@ -2,19 +2,22 @@
 
 The call may take `Limits.budget_s`, and Redis may be gone: then nobody knows, and what becomes of the request is the
 operator's choice. Once one call was lost, one at a time tries whether Redis is back, and no other request waits for it.
-What requests used in the end is settled off their path, in batches, at most once each: a batch whose answer is lost
-is not sent again, since what a charge was too large for comes back by itself, and nothing must be given back twice.
+What requests used in the end is settled off their path, in batches, at most once each: a batch that fails is dropped,
+since what a charge was too large for comes back by itself, and nothing must be given back twice. The client may send
+one again when its connection breaks, so batches have numbers by which Redis knows it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
-from extproc.adapters.bookings import BATCH_S
+from extproc.adapters.bookings import BATCH_S, FAREWELL_S
 from extproc.adapters.leased_counts import LeasedCounts
 from extproc.adapters.redis_link import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
@@ -26,6 +29,8 @@ from extproc.errors import RegistryError
 if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
     from extproc.stream.errands import Charge
+
+log = logging.getLogger("extproc.registry")
 
 _LONGEST_NAME = 64  # characters of a tenant or model in a key; longer ones are known by their digest
 _MOST_UNSETTLED = 100_000  # that wait for Redis
@@ -56,6 +61,8 @@ class RateLimits:
         self._places: dict[str, list[str]] = {}  # request id -> names of the counts that it is in
         self._receipts: dict[str, Receipt] = {}  # of requests that no engine has been sent yet
         self._ended: deque[Settlement] = deque(maxlen=_MOST_UNSETTLED)
+        self._batches = count(1)
+        self._last_batch = f"{base}:limit:batch:{router_name}"
         self._pending = asyncio.Event()
         self._lost = False  # the last call did not come back in time
         self._trying = False  # one call tries whether that is over
@@ -65,13 +72,15 @@ class RateLimits:
 
         Never raises but when it is cancelled.
         """
-        if self._lost and self._trying:
+        tries = self._lost
+        if tries and self._trying:
             self.counts.lost += 1
             return None
         names = [self._name(bucket) for bucket in wish.buckets]
         counted = [self._name(bucket) for bucket in of_kind(wish.buckets, Kind.CONCURRENT)]
         self._open.asking(counted)
-        self._trying = True
+        if tries:
+            self._trying = True
         try:
             async with asyncio.timeout(self._limits.budget_s):
                 told = await self._link.run(self._charge, [self._open.routers_key, *names], self._arguments(wish))
@@ -84,7 +93,8 @@ class RateLimits:
             self._open.doubt(counted)
             raise
         finally:
-            self._trying = False
+            if tries:  # calls from before the loss may end while this one is still under way
+                self._trying = False
             self._open.answered(counted)
         self._lost = False
         verdict = _verdict(wish.buckets, told)
@@ -121,24 +131,40 @@ class RateLimits:
             group.create_task(self._settle_on())
         raise AssertionError("both go on for ever")
 
+    async def farewell(self) -> None:
+        """Settle what has not been settled yet; call it when `run` has ended. Takes little time, and never raises.
+
+        Places need none: the lease of this router ends with it.
+        """
+        waiting = len(self._ended)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._settle_all()
+        except TimeoutError:
+            log.info("limits: no time to settle all of %d requests, their charges stand", waiting)
+
     async def _settle_on(self) -> NoReturn:
         while True:
             await self._pending.wait()
             await asyncio.sleep(BATCH_S)
             self._pending.clear()
-            while self._ended:
-                batch = [self._ended.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._ended)))]
-                await self._send(batch)
+            await self._settle_all()
+
+    async def _settle_all(self) -> None:
+        while self._ended:
+            batch = [self._ended.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._ended)))]
+            await self._send(batch)
 
     async def _send(self, batch: list[Settlement]) -> None:
-        names: list[str] = []
-        arguments: list[str | float] = []
+        names = [self._last_batch]
+        arguments: list[str | float] = [next(self._batches)]
         for settlement in batch:
             receipt = settlement.receipt
             for bucket in of_kind(self._limits.buckets(receipt.tenant, receipt.model), Kind.TOKENS):
                 names.append(self._name(bucket))
-                arguments += [repr(bucket.us(settlement.change_tokens)), receipt.at_us]
-        if not names:
+                used_us = bucket.us(receipt.tokens + settlement.change_tokens)
+                arguments += [repr(used_us - bucket.us(receipt.tokens)), receipt.at_us]
+        if len(names) == 1:
             return
         try:
             await self._link.run(self._settle, names, arguments)

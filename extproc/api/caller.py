@@ -84,8 +84,14 @@ def wants_explanation(headers: Mapping[str, str], trust: Trust) -> bool:
 def tenant_of(header: str, value: str) -> str:
     """A tenant's name; a credential is known by its digest alone, so that it never reaches logs or metrics."""
     if header in CREDENTIALS and value:
-        return xxhash.xxh3_128_hexdigest(value.encode())
+        return xxhash.xxh3_128_hexdigest((_spelled(value) if header == "authorization" else value).encode())
     return value[:_LONGEST]
+
+
+def _spelled(credential: str) -> str:
+    """The one spelling of a key with its scheme, whose case does not matter (RFC 9110, 11.1): one key is one tenant."""
+    scheme, *rest = credential.split(maxsplit=1)
+    return f"{scheme.capitalize()} {rest[0].strip()}" if rest else credential.strip()
 
 
 def _whole(text: str) -> int | None:

@@ -139,8 +139,8 @@ def endpoint_for(method: str, path: str) -> Endpoint | None:
         return None
     segments = sent = _segments(path)
     found, length = _by_ending(segments)
-    if found is None and "%" in path:
-        segments = _segments(re.sub(SLASH, "/", path))
+    if found is None and "%" in path:  # engines decode paths, and not every Envoy makes them plain before
+        segments = _segments(unquote(path.partition("?")[0]))
         found, length = _by_ending(segments)
     if found is None:
         return None

@@ -112,7 +112,7 @@ async def _of_body(args: argparse.Namespace) -> Explanation:
     from extproc.server.onlooker import look
 
     body, headers = _read(args.body), dict(map(_header, args.header))
-    policy = replace(serve.policy(args), alternatives=_ALL)
+    policy = replace(serve.policy(args, serve.operator_policy(args)), alternatives=_ALL)
     tokenizers = Tokenizers.load(serve.tokenizer_directories(args), args.count_budget_s)
     rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models, rule_headers=policy.models.headers)
     try:

@@ -265,7 +265,7 @@ def trust(args: argparse.Namespace) -> Trust:
     )
 
 
-def rules(args: argparse.Namespace) -> Rules:
+def rules(args: argparse.Namespace, operator: OperatorPolicy) -> Rules:
     """Return what is believed of requests and what is answered without an engine. Raises ConfigError."""
     if args.strict_limits and args.max_in_flight is None and args.max_queued is None:
         raise ConfigError("--strict-limits needs a limit: --max-in-flight or --max-queued")
@@ -276,7 +276,8 @@ def rules(args: argparse.Namespace) -> Rules:
         strict=args.strict_limits,
         destination=Destination(args.destination),
         body_limit_bytes=args.body_limit_bytes,
-        limits=limits(args),
+        limits=limits(args, operator),
+        rule_headers=operator.models.headers,
     )
 
 
@@ -292,21 +293,21 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _operator(args: argparse.Namespace) -> OperatorPolicy:
+def operator_policy(args: argparse.Namespace) -> OperatorPolicy:
+    """Read the policy file, once for all that depends on it. Raises ConfigError."""
     return OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
 
 
-def limits(args: argparse.Namespace) -> Limits:
+def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
     """Return the limits of tenants and models. Raises ConfigError."""
-    found = _operator(args).limits
+    found = operator.limits
     if not args.tenant_header and any(rule.tenants is not None for rule in found.rules):
         raise ConfigError(f"{args.policy_file}: limits of tenants need --tenant-header, which tells them apart")
     return found
 
 
-def policy(args: argparse.Namespace) -> Policy:
+def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
-    operator = _operator(args)
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,
@@ -342,7 +343,7 @@ def run(args: argparse.Namespace) -> int:
     from extproc.server.run import serve
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    operator = policy(args)
+    operator = operator_policy(args)
     settings = ServeSettings(
         listen=parse_endpoint(args.listen),
         pages=parse_endpoint(args.metrics_listen),
@@ -354,11 +355,11 @@ def run(args: argparse.Namespace) -> int:
         fleet=args.fleet,
         cluster_header=header_name(args.cluster_header),
         drain_s=args.drain_s,
-        rules=replace(rules(args), rule_headers=operator.models.headers),
+        rules=rules(args, operator),
         tokenizers=tokenizer_directories(args),
         count_budget_s=args.count_budget_s,
         speed_priors=speed_priors(args.profiles),
-        policy=operator,
+        policy=policy(args, operator),
         intent_target=intent_target(args),
     )
     if settings.intent_target is not None and settings.policy.cold is None:

@@ -17,8 +17,9 @@ from math import inf
 
 import msgspec
 
-from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
+from extproc.core.limits.rules import EACH, LONGEST_US, Limits, OnLoss, Rule
 
+_MOST = 1e15  # of anything: a double counts them one by one
 _MOST_BUDGET_MS = 200  # Envoy waits 250 ms for us, and then goes on without
 
 
@@ -67,6 +68,9 @@ def _rule(rule: LimitRule) -> Rule:
     for burst, rate, name in ((rule.request_burst, requests, "request"), (rule.token_burst, tokens, "token")):
         if burst is not None and (burst < 1 or rate in (None, inf)):
             raise ValueError(f"{name}_burst must be 1 or more, and needs {name}s_per_minute")
+        _check_size(burst, f"{name}_burst")
+        if rate is not None and (1 if burst is None else burst) * 60e6 / rate > LONGEST_US:
+            raise ValueError(f"{name}s_per_minute: a burst would take more than 95 years to come back")
     return Rule(
         tenants=_who(rule.tenants, "tenants"),
         models=_who(rule.models, "models"),
@@ -86,7 +90,13 @@ def _limit(rule: LimitRule, name: str) -> float | None:
         return inf
     if isinstance(value, str) or not 0 < value < inf:
         raise ValueError(f"{name} must be a number of more than 0, or unlimited")
+    _check_size(value, name)
     return float(value)
+
+
+def _check_size(value: float | None, name: str) -> None:
+    if value is not None and value > _MOST:
+        raise ValueError(f"{name} must be {_MOST:.0f} at the most")
 
 
 def _who(names: str | tuple[str, ...] | None, what: str) -> frozenset[str] | None:

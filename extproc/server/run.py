@@ -145,7 +145,7 @@ async def serve(settings: ServeSettings) -> None:
             await end(tasks)
             await keeper.try_to_write()
             await profiles.try_to_share()
-            await bookings.farewell()
+            await farewell(bookings, charges)
             tokenizers.close()
 
 
@@ -153,6 +153,13 @@ def taken(cold_waits: ColdWaits, holding: Holding, change: Change) -> None:
     """The fleet has changed; perhaps there is room for who is held."""
     cold_waits.take(change)
     holding.stir()
+
+
+async def farewell(bookings: Bookings, charges: RateLimits | None) -> None:
+    """Tell Redis what it ought to know once nothing is under way here; each takes a second at the most."""
+    await bookings.farewell()
+    if charges is not None:
+        await charges.farewell()
 
 
 @asynccontextmanager

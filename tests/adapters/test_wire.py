@@ -251,6 +251,16 @@ def test_an_outcome_brings_back_the_features_that_were_sent() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["DownstreamStart", "DownstreamPeriodic"])
+def test_entries_of_a_request_that_goes_on_are_no_outcomes(kind: str) -> None:
+    """Envoy writes them if it is told to; with no usage yet and no status they would give all tokens back."""
+    early = entry_with()
+    early.common_properties.access_log_type = accesslog_pb2.AccessLogType.Value(kind)
+    last = entry_with(prompt_tokens=120)
+    last.common_properties.access_log_type = accesslog_pb2.AccessLogType.Value("DownstreamEnd")
+    assert [outcome.prompt_tokens for outcome in logged(early, last)] == [120]
+
+
 def test_what_envoy_did_not_see_is_unknown_and_not_zero() -> None:
     (outcome,) = logged(entry_with())
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens) == (None, None, None)

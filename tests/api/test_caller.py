@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.api.caller import Trust, caller_of
+from extproc.api.caller import Trust, caller_of, tenant_of
 from extproc.api.models_page import is_models_page, models_page
 from extproc.core.features import request_of, with_ids
 from extproc.core.values.instance import Lifecycle
@@ -55,6 +55,14 @@ def test_a_credential_never_appears_as_a_name() -> None:
     caller = caller_of({"authorization": "Bearer secret"}, Trust(tenant_header="authorization"))
     assert caller.tenant
     assert "secret" not in caller.tenant
+
+
+def test_a_key_is_one_tenant_however_its_scheme_is_spelled() -> None:
+    """Whoever checks keys lets all of these pass (RFC 9110, 11.1), so a client would have a limit for each."""
+    names = {tenant_of("authorization", f"{told}secret") for told in ("Bearer ", "bearer ", "BEARER  ", "beareR\t")}
+    assert len(names) == 1
+    assert tenant_of("authorization", "Bearer Secret") not in names
+    assert tenant_of("x-api-key", "a b") != tenant_of("x-api-key", "A b")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("3", 3.0), ("1.5s", 1.5), ("250 ms", 0.25), ("soon", None), ("", None)])

@@ -55,6 +55,14 @@ def test_every_api_is_found_behind_prefixes_slashes_and_queries(path: str, api: 
         assert is_in_pattern(form.format(path))
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/%63ompletions", "/v1/chat/completion%73?x", "/%76%31/chat%2Fcompletions/"])
+def test_codes_in_a_path_are_no_way_around_us(path: str) -> None:
+    """Engines decode them and answer, so a request would be computed beside all limits."""
+    endpoint = endpoint_for("POST", path)
+    assert endpoint is not None
+    assert endpoint.api == "chat"
+
+
 def test_slashes_may_be_doubled_and_escaped_within_an_apis_own_segments() -> None:
     """Engines decode paths before they look at them."""
     for path in ("/v1//chat///completions", "//v1//messages//count_tokens", "/v1%2Fchat%2f/completions%2F"):

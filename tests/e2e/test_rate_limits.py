@@ -172,6 +172,29 @@ async def test_tokens_are_charged_as_estimated_and_settled_as_used(tmp_path: Pat
         assert await settled() == USED
 
 
+async def test_a_client_that_hangs_up_does_not_get_back_what_it_may_have_read(tmp_path: Path) -> None:
+    """Anthropic's first event tells its prompt's tokens, and an answer of one: the estimate of the answer stands."""
+    async with running(tmp_path) as limited:
+        tokens = "extproc_limit_tokens_total"
+        asked = asyncio.create_task(limited.ask("wordy", "hold anthropic", path="/v1/messages", stream=True))
+
+        async def held() -> int:
+            return limited.engine.held
+
+        await eventually(held, lambda number: number == 1, 60.0)
+        charged = await limited.metric(tokens, '{step="charged"}')
+        asked.cancel()
+        await asyncio.wait([asked])
+
+        async def mended() -> float:
+            returned, added = [await limited.metric(tokens, f'{{step="{step}"}}') for step in ("returned", "added")]
+            return added - returned
+
+        await eventually(mended, bool, 60.0)
+        expected_output_tokens = charged + await mended() - USAGE["prompt_tokens"]
+        assert 20 < expected_output_tokens <= 100
+
+
 async def test_a_place_is_taken_for_as_long_as_a_request_runs(tmp_path: Path) -> None:
     """A client that hangs up leaves its place to the next."""
     async with running(tmp_path) as limited:

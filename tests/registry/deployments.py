@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,5 +182,34 @@ class Wire:
                 await sink.drain()
         except ConnectionError:
             pass
+        finally:
+            sink.close()
+
+
+class CutWire(Wire):
+    """A wire that breaks, once it is `armed`, between what the script of that digest does and its reply."""
+
+    armed = ""
+    cut = 0
+
+    async def __aenter__(self) -> CutWire:
+        await super().__aenter__()
+        return self
+
+    async def _one_way(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        async def read() -> bytes:
+            data = await source.read(65536)
+            if self.armed and self.armed.encode() in data:
+                self.armed, self.cut = "", 1
+            elif self.cut == 1 and data.startswith(b":"):  # an integer, as settle.lua replies
+                self.cut = 2
+                return b""
+            return data
+
+        try:
+            with suppress(ConnectionError):
+                while data := await read():
+                    sink.write(data)
+                    await sink.drain()
         finally:
             sink.close()

@@ -12,6 +12,7 @@ from extproc.core.limits.gcra import EMPTY, Level, charged, settled, wait_us
 from tests.redis_server import RedisServer
 
 BASE = "extproc:{default}"
+LAST_BATCH = f"{BASE}:limit:batch:r1"
 CHARGE, SETTLE = Script("limits.lua"), Script("settle.lua")
 CAPACITIES_US = {"small": 700.0, "large": 40_000.0}
 
@@ -24,7 +25,7 @@ class Course:
         self.chance = random.Random(seed)
         self.levels = dict.fromkeys(CAPACITIES_US, EMPTY)
         self.made: list[tuple[str, float, int]] = []
-        self.allowed = self.refused = 0
+        self.allowed = self.refused = self.batch = 0
 
     async def charge(self) -> None:
         names = self.chance.sample(sorted(CAPACITIES_US), self.chance.choice((1, 2)))
@@ -53,7 +54,9 @@ class Course:
             return
         name, cost_us, at_us = self.made.pop(self.chance.randrange(len(self.made)))
         change_us = cost_us * self.chance.choice((-1.0, -0.5, 0.7, 2.0))
-        now_us = await self.link.run(SETTLE, [f"{BASE}:limit:{name}"], [repr(change_us), at_us])
+        self.batch += 1
+        arguments: list[str | float] = [self.batch, repr(change_us), at_us]
+        now_us = await self.link.run(SETTLE, [LAST_BATCH, f"{BASE}:limit:{name}"], arguments)
         self.levels[name] = settled(self.levels[name], now_us, change_us, at_us)
 
     async def agree(self) -> None:
@@ -84,5 +87,34 @@ async def test_a_bucket_is_forgotten_soon_after_it_is_empty(server: RedisServer)
         key = f"{BASE}:limit:requests:a:*"
         await link.run(CHARGE, [f"{BASE}:routers", key], ["r1", 3000, 2e6, 9e6])
         assert 1000 < await link.command("PTTL", key) <= 3000
-        await link.run(SETTLE, [key], [3e6, 0])
+        await link.run(SETTLE, [LAST_BATCH, key], [1, 3e6, 0])
         assert 3000 < await link.command("PTTL", key) <= 6000
+
+
+async def test_a_batch_that_comes_again_is_not_settled_again(server: RedisServer) -> None:
+    """Nor one that a later one has overtaken: rather nothing is given back than the same twice."""
+    async with Link(server.url) as link:
+        key = f"{BASE}:limit:tokens:a:*"
+        await link.run(CHARGE, [f"{BASE}:routers", key], ["r1", 3000, 500e6, 900e6])
+        full_us = await level_us(link, key)
+        for batch in (2, 2, 1):
+            await link.run(SETTLE, [LAST_BATCH, key], [batch, -100e6, 4e15])
+        assert await level_us(link, key) == full_us - 100e6
+        await link.run(SETTLE, [LAST_BATCH, key], [3, -100e6, 4e15])
+        assert await level_us(link, key) == full_us - 200e6
+        assert 0 < await link.command("PTTL", LAST_BATCH) <= 60_000
+
+
+@pytest.mark.parametrize("change_us", ["1e300", "inf"])
+async def test_an_absurd_use_spoils_neither_its_bucket_nor_its_batch(server: RedisServer, change_us: str) -> None:
+    """It is forgotten in the end, and what comes after it is settled."""
+    async with Link(server.url) as link:
+        keys = [f"{BASE}:limit:tokens:{name}:*" for name in "ab"]
+        await link.run(SETTLE, [LAST_BATCH, *keys], [1, change_us, 0, 5e6, 0])
+        assert await link.command("PTTL", keys[0]) > 0
+        assert 5000 < await link.command("PTTL", keys[1]) <= 6000
+
+
+async def level_us(link: Link, key: str) -> float:
+    fields = await link.command("HGETALL", key)
+    return float(dict(zip(fields[::2], fields[1::2], strict=True))[b"empty"])

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.rate_limits import RateLimits
-from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.core.limits.charge import Receipt, Settlement, Verdict
 from extproc.core.limits.rules import EACH, Kind, Limits, Rule
 from extproc.stream.errands import Charge
 from tests.redis_server import RedisServer
-from tests.registry.deployments import Wire, cluster_of_three
+from tests.registry.deployments import CutWire, Wire, cluster_of_three
 from tests.registry.test_users import GuardedServer, login
 
 LONG_S = 30.0  # never reached by a machine that works
@@ -193,6 +193,7 @@ async def test_a_client_that_hangs_up_while_it_is_charged_leaves_no_place_behind
         Wire(server.port) as wire,
         router(wire.url, "r1", PLACES, heartbeat_s=1000.0, timeout_s=5.0) as made,
         router(server.url, "r2", PLACES) as other,
+        Link(server.url) as link,
     ):
         assert await allowed(other, PLACES, "0")
         await asyncio.sleep(0.3)  # its first statement is out
@@ -200,10 +201,7 @@ async def test_a_client_that_hangs_up_while_it_is_charged_leaves_no_place_behind
         asked = asyncio.create_task(made.charge(wish(PLACES, "1")))
 
         async def taken() -> bool:
-            verdict = await other.charge(wish(PLACES, "look"))
-            if verdict is not None and verdict.allowed:
-                other.release("look")
-            return verdict is not None and not verdict.allowed
+            return b"r1" in await link.command("HGETALL", f"{BASE}:limit:concurrent:acme:*")
 
         await until(taken)
         asked.cancel()
@@ -238,6 +236,63 @@ async def test_without_redis_nobody_knows_and_only_one_at_a_time_waits_for_it(se
         await until(lambda: _unsettled(made))
         server.start()
         await until(back)
+
+
+async def test_what_a_broken_connection_made_the_client_send_twice_is_settled_once(server: RedisServer) -> None:
+    """Redis had settled it, and only the reply was lost."""
+    async with CutWire(server.port) as wire, router(wire.url, "r1", SLOW, heartbeat_s=1000.0, timeout_s=5.0) as made:
+        verdict = await ask(made, SLOW, "0", 900)
+        made.handed_over("0")
+        await asyncio.sleep(0.3)  # the first statement of places is out
+        wire.armed = Script("settle.lua").sha1
+        receipt = Receipt(900, verdict.at_us, "acme", "m")
+        made.settle(Settlement(receipt, -100))
+        await until(lambda: _returned(made, 100))
+        assert wire.cut == 2
+        assert await tokens_left(made) == 200
+
+
+async def _returned(made: RateLimits, tokens: int) -> bool:
+    return made.counts.returned_tokens + 100 * made.counts.unsettled == tokens
+
+
+async def test_what_a_router_has_not_settled_when_it_ends_it_settles_then(server: RedisServer) -> None:
+    """More than one batch; without Redis it ends all the same."""
+    async with router(server.url, "r1", SLOW) as other:
+        verdict = await ask(other, SLOW, "0", 900)
+        async with Link(server.url) as link:
+            ends = RateLimits(link, BASE, "r2", SLOW)
+            for _ in range(700):
+                ends.settle(Settlement(Receipt(900, verdict.at_us, "acme", "m"), -1))
+            await ends.farewell()
+        assert await tokens_left(other) == 800
+    server.stop()
+    async with Link(replace(parse(server.url), timeout_s=0.5)) as link:
+        ends = RateLimits(link, BASE, "r3", SLOW)
+        ends.settle(Settlement(Receipt(900, verdict.at_us, "acme", "m"), -1))
+        await ends.farewell()
+        assert ends.counts.unsettled == 1
+
+
+async def test_calls_from_before_a_loss_let_no_second_one_try(server: RedisServer) -> None:
+    """They end one after the other, and none of them says that nobody tries any more."""
+    limits = replace(SLOW, budget_s=0.3)
+    async with router(server.url, "r1", limits) as made:
+        assert await allowed(made, limits, "0")
+        server.freeze()
+        first = asyncio.create_task(made.charge(wish(limits, "first")))
+        await asyncio.sleep(0.15)
+        others = [asyncio.create_task(made.charge(wish(limits, f"o{number}"))) for number in range(5)]
+        assert await first is None
+        trying = asyncio.create_task(made.charge(wish(limits, "trying")))
+        assert await asyncio.gather(*others) == [None] * 5
+        tries = not trying.done()
+        late = asyncio.create_task(made.charge(wish(limits, "late")))
+        await asyncio.sleep(0)
+        waits = not late.done()
+        assert [await trying, await late] == [None, None]
+        server.thaw()
+        assert (tries, waits) == (True, False)
 
 
 async def _unsettled(made: RateLimits) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from extproc.commands import serve
 from extproc.core.fleet.events import Record, State
 from extproc.observe.metrics import Gauges, Metrics
+from extproc.policy_file import OperatorPolicy
 from extproc.server.ladder import LadderWatch
 from tests.core.builders import instance, router
 
@@ -49,4 +50,4 @@ def test_what_is_done_without_an_instance_is_the_operators_choice(words: tuple[s
     parser = argparse.ArgumentParser()
     serve.add_arguments(parser)
     args = parser.parse_args([f"--no-instance={word}" for word in words])
-    assert serve.rules(args).refuse_unknown is refuses
+    assert serve.rules(args, OperatorPolicy()).refuse_unknown is refuses

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from extproc.adapters.wire.features import read_features
@@ -15,6 +16,7 @@ from extproc.core.values.outcome import Outcome
 
 ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs")
 
+_EARLY = frozenset(map(accesslog_pb2.AccessLogType.Value, ("DownstreamStart", "DownstreamPeriodic")))
 _USAGE_NAMESPACE = "usage"
 _ATTEMPT_TAG = "attempted"  # as `extproc.control.attempt_log` names it
 
@@ -25,12 +27,17 @@ def decode_access_log(data: bytes) -> list[Outcome | Attempt]:
         message = als_pb2.StreamAccessLogsMessage.FromString(data)
     except Exception as error:  # protobuf's DecodeError has no common home across its backends
         raise WireError(f"not a StreamAccessLogsMessage: {error}") from None
-    return [_entry(entry) for entry in message.http_logs.log_entry]
+    return [_entry(entry) for entry in message.http_logs.log_entry if not _is_early(entry)]
 
 
 def access_log_answer() -> bytes:
     """The empty answer that ends an access-log stream."""
     return bytes(als_pb2.StreamAccessLogsResponse().SerializeToString())
+
+
+def _is_early(entry: Any) -> bool:
+    """Whether its request goes on: an Envoy may be configured to write such entries too, and nothing has come of it."""
+    return entry.common_properties.access_log_type in _EARLY
 
 
 def _entry(entry: Any) -> Outcome | Attempt:

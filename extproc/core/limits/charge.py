@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 
 from extproc.core.limits.rules import Bucket, Kind
 from extproc.core.values.outcome import Features, Outcome
@@ -30,6 +30,8 @@ class State:
         return self.bucket.us(self.used) * 1e-6
 
 
+# By the names of `envoy.data.accesslog.v3.ResponseFlags`.
+_HUNG_UP = frozenset({"downstream_connection_termination", "downstream_remote_reset"})
 _ROUNDING = 1e-4  # of a request or token: times are whole microseconds on their way
 
 
@@ -43,10 +45,14 @@ class Verdict:
 
     @property
     def full(self) -> State | None:
-        """The bucket that keeps the request waiting for the longest, None if it was allowed."""
+        """The bucket that keeps the request waiting for the longest, None if it was allowed.
+
+        A wait that is known before one that is not: so long it will take whatever others do.
+        """
         if self.allowed:
             return None
-        return max((state for state in self.states if state.wait_s > 0), key=lambda state: state.wait_s)
+        waits = [state for state in self.states if state.wait_s > 0]
+        return max(waits, key=lambda state: state.wait_s if state.wait_s < inf else 0.0)
 
     def tightest(self, kind: Kind) -> State | None:
         """Of several buckets of a kind the one that has the least room left; None if there is none."""
@@ -122,7 +128,11 @@ def _used_tokens(outcome: Outcome, features: Features) -> int | None:
     if prompt is None and completion is None:
         return 0 if outcome.status >= 400 or not outcome.address else None
     prompt = features.prompt_tokens if prompt is None else prompt
-    return prompt + (features.output_tokens if completion is None else completion)
+    if completion is None:
+        completion = features.output_tokens
+    elif not _HUNG_UP.isdisjoint(outcome.flags):  # what came before may be all that was told: Anthropic's first event
+        completion = max(completion, features.output_tokens)  # speaks of one token
+    return max(0, prompt + completion)
 
 
 def whole_seconds(wait_s: float) -> int:

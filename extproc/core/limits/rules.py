@@ -18,6 +18,10 @@ EACH = frozenset({"*"})
 """Each tenant, or each model, for itself."""
 
 
+LONGEST_US = 3e15
+"""95 years: no bucket takes longer to empty. Beyond thrice as much a double no longer tells microseconds."""
+
+
 class Kind(StrEnum):
     """What is limited."""
 
@@ -57,8 +61,8 @@ class Bucket:
     per_minute: float = inf  # that come back; CONCURRENT has no such rate
 
     def us(self, units: float) -> float:
-        """Microseconds in which that many requests or tokens come back."""
-        return units * 60e6 / self.per_minute
+        """Microseconds in which that many requests or tokens come back, `LONGEST_US` at the most."""
+        return min(LONGEST_US, units * 60e6 / self.per_minute)
 
 
 _Names = tuple[str | None, str | None]

@@ -156,15 +156,16 @@ async def _frames(engine: Engine, writer: asyncio.StreamWriter, argument: str) -
 
 
 async def _hold(engine: Engine, writer: asyncio.StreamWriter, argument: str) -> None:
-    """Begin a stream, and end it when all are released."""
+    """Begin a stream, which FRAMES may have under a name, and end it when all are released."""
+    first, last = FRAMES[argument or "plain"]
     _begin_stream(writer)
-    _chunk(writer, FRAMES["plain"][0])
+    _chunk(writer, first)
     engine.held += 1
     try:
         await engine.release.wait()
     finally:
         engine.held -= 1
-    _chunk(writer, FRAMES["plain"][1])
+    _chunk(writer, last)
     writer.write(b"0\r\n\r\n")
 
 
@@ -212,6 +213,11 @@ _TOKEN = 'data: {"choices":[{"delta":{"content":"€"}}]}\n\n'.encode()
 _LAST = b'{"usage":' + orjson.dumps(USAGE) + b"}"
 # How a stream begins, and the part with its usage that may be cut.
 FRAMES: dict[str, tuple[bytes, bytes]] = {
+    "anthropic": (
+        b'event: message_start\ndata: {"type":"message_start","message":'
+        b'{"usage":{"input_tokens":11,"output_tokens":1}}}\n\n',
+        b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":7}}\n\n',
+    ),
     "plain": (_TOKEN, b"data: " + _LAST + b"\n\ndata: [DONE]\n\n"),
     "no-space": (_TOKEN, b"data:" + _LAST + b"\n\ndata:[DONE]\n\n"),
     "crlf": (_TOKEN.replace(b"\n", b"\r\n"), b"data: " + _LAST + b"\r\n\r\ndata: [DONE]\r\n\r\n"),
