@@ -16,10 +16,11 @@ from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Change, Fleet
+from extproc.core.flight.believed import features_of
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.load_meter import LoadMeter, MetLoad
 from extproc.core.flight.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
-from extproc.core.flight.work import Reservation, block_size_tokens
+from extproc.core.flight.work import Reservation
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
@@ -29,6 +30,7 @@ from extproc.core.models.cold import ColdModels
 from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.pairs.paired import paired
+from extproc.core.prefixes.expected import ExpectedPrefixes
 from extproc.core.prefixes.kv_index import KvIndex
 from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.prefixes.prefix_trust import PrefixTrust
@@ -43,9 +45,6 @@ from extproc.core.values.instance import Instance
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Request
-
-# KV tokens that an instance is believed to have room for when its engine does not tell: an 8B model on 80 GB.
-_DEFAULT_KV_TOKENS = 400_000
 
 
 class Router:
@@ -68,7 +67,7 @@ class Router:
         self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
         self.adapters = Adapters()
         self.ledger.on_adapter = self.adapters.note
-        self._expected: dict[str, tuple[str, int]] = {}  # by request: where its prompt is, and the blocks held before
+        self._expected = ExpectedPrefixes(self.prefixes, self.recent)
         self._columns = Columns()
         self.cold = ColdModels(self.policy.cold)
         rules = self.policy.admission
@@ -197,7 +196,7 @@ class Router:
             return
         self.rebook(request, member.instance, now)
         if status is not None and verdict(status, ()) in (Verdict.BROKEN, Verdict.FULL):
-            self._unexpect_prefix(request)
+            self._expected.withdraw(request)
         if status is not None and request.id in self.ledger.booked():
             self._health.begins(member.instance.key, status, now, self.ledger.reservation(request.id).taken_s)
 
@@ -207,7 +206,7 @@ class Router:
             return
         self._end_prompt(prompt_id(request_id), now)
         self._end_meter(request_id, now)
-        self._expected.pop(request_id, None)
+        self._expected.forget(request_id)
         self.ledger.release(request_id, now)
 
     def _end_prompt(self, name: str, now: float) -> None:
@@ -261,38 +260,9 @@ class Router:
 
     def features(self, request: Request, chosen: Candidate, partner: Candidate | None = None) -> Features:
         """What is believed of a choice, to be held against its outcome. `partner`: computes its prompt."""
-        work = self.ledger.work(chosen.instance.key)
-        booked = self.ledger.booked().get(request.id) == chosen.instance.key
-        output_tokens, loading_s = request.expected_output_tokens, chosen.cost.loading_s
-        return Features(
-            request_id=request.id,
-            api=request.api,
-            model=request.model,
-            instance_key=chosen.instance.key,
-            stream=request.stream,
-            prompt_tokens=request.prompt_tokens,
-            token_counts=request.token_counts,
-            media_tokens=request.media_tokens,
-            cached_tokens=chosen.cached_tokens,
-            learned_tokens=chosen.claims.learned_tokens,
-            told_tokens=-1 if chosen.claims.told_tokens is None else chosen.claims.told_tokens,
-            recent_tokens=chosen.claims.recent_tokens,
-            tenant=request.tenant,
-            choices=request.choices,
-            cap_tokens=-1 if request.max_output_tokens is None else request.max_output_tokens,
-            output_tokens=request.expected_output_tokens,
-            output_p50_tokens=request.output_p50_tokens,
-            output_p90_tokens=request.output_p90_tokens,
-            queue_s=chosen.cost.queue_s + chosen.cost.loading_s,
-            ttft_s=chosen.cost.ttft_s,
-            tpot_s=chosen.tpot_s,
-            batch_requests=max(0, work.requests - booked),
-            batch_tokens=max(0.0, work.context_tokens - booked * (request.prompt_tokens + output_tokens / 2)),
-            engine_waiting=work.gauges.waiting or 0,
-            # Waiting for a slot teaches nothing of loading.
-            loading_s=loading_s if loading_s == self.adapters.load_s(chosen.instance.key) else 0.0,
-            partner_key="" if partner is None else partner.instance.key,
-        )
+        key = chosen.instance.key
+        booked = self.ledger.booked().get(request.id) == key
+        return features_of(request, chosen, partner, self.ledger.work(key), self.adapters.load_s(key), booked=booked)
 
     def _is_current(self, key: str | None) -> bool:
         member = self.fleet.get(key.partition("@")[0]) if key else None
@@ -300,7 +270,7 @@ class Router:
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at another of its decision's candidates than the first; it was not sent yet."""
-        self._unexpect_prefix(request)
+        self._expected.withdraw(request)
         self.release(request.id, now)
         self.meter.take(request.id)  # it has met nothing there
         self.book(request, chosen, now, partner)
@@ -309,11 +279,9 @@ class Router:
         """Count a request where it goes; nothing changes if that is where it was booked."""
         if self.ledger.move(request.id, instance.key, now):
             self.cooldowns.sent(instance.key, now)
-            self._unexpect_prefix(request)
-            if request.prefix:
-                held_blocks = self.prefixes.matches(request.prefix).get(instance.key, 0)
-                self._expected[request.id] = instance.key, held_blocks
-            self._expect_prefix(request, instance, now)
+            self._expected.withdraw(request)
+            self._expected.note(request, instance.key)
+            self._expected.expect(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at an instance from now on, and expect its prefix there.
@@ -324,9 +292,8 @@ class Router:
         if partner is not None:
             self._count(request, partner.instance, prompt_reservation(request, partner, now), computed_tokens)
             computed_tokens = 1
-        if request.prefix:
-            held_blocks = ceil(chosen.claims.learned_tokens / request.tokens_per_block)
-            self._expected[request.id] = chosen.instance.key, held_blocks
+        held_blocks = ceil(chosen.claims.learned_tokens / request.tokens_per_block)
+        self._expected.note(request, chosen.instance.key, held_blocks)
         answer = reservation_of(request, chosen, now, handed_over=partner is not None)
         self._count(request, chosen.instance, answer, computed_tokens)
 
@@ -339,30 +306,10 @@ class Router:
         adapter = request.model if request.model in instance.loras else ""
         self.ledger.reserve(instance.key, replace(reservation, adapter=adapter) if adapter else reservation)
         self.cooldowns.sent(instance.key, now)
-        self._expect_prefix(request, instance, now)
-
-    def _expect_prefix(self, request: Request, instance: Instance, now: float) -> None:
-        """An instance will hold the prompt once it has computed it."""
-        if request.prefix:
-            capacity_blocks = int(_kv_tokens(instance) / request.tokens_per_block)
-            self.prefixes.insert(instance.key, request.prefix, capacity_blocks)
-            self.recent.insert(instance.key, request.prefix, now)
-
-    def _unexpect_prefix(self, request: Request) -> None:
-        """The instance that a request was booked at did not compute its prompt after all."""
-        key, held_blocks = self._expected.pop(request.id, ("", 0))
-        if key:
-            self.prefixes.withdraw(key, request.prefix, held_blocks)
-            self.recent.withdraw(key, request.prefix)
+        self._expected.expect(request, instance, now)
 
     def _check_prefix(self, outcome: Outcome) -> None:
         """Hold what was claimed to be cached against what the engine says was."""
         served = self.fleet.by_address(outcome.address)
         if served is not None and self.trust.learn(served.instance.key, outcome):
             self.prefixes.forget(served.instance.key)
-
-
-def _kv_tokens(instance: Instance) -> int:
-    if instance.kv_blocks is None:
-        return _DEFAULT_KV_TOKENS
-    return instance.kv_blocks * block_size_tokens(instance)

@@ -81,7 +81,7 @@ def test_an_unroutable_request_gets_the_status_and_type_of_its_reason(
         assert (refusal.retry_after_s is not None) == (status == 503)
 
 
-@pytest.mark.parametrize("reason", errors.SHED)
+@pytest.mark.parametrize("reason", sorted(errors.SHED))
 def test_a_gateway_gets_429_for_what_the_fleet_could_serve_but_not_well(reason: Reason) -> None:
     """As for any overload; its error names the reason, for programs the code tells enough."""
     refusal = errors.unroutable(request(), decision(reason), 7, gateway=True)

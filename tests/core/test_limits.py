@@ -10,6 +10,7 @@ from extproc.commands.serve import add_deciding_arguments, policy
 from extproc.core.eligibility.limits import Limits, limits_of
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Reason
+from extproc.policy_file import OperatorPolicy
 from tests.core.builders import instance, request, router
 
 
@@ -35,8 +36,8 @@ def test_flags_of_the_service_are_the_rules_for_all() -> None:
     parser = ArgumentParser()
     add_deciding_arguments(parser)
     given = parser.parse_args(["--max-in-flight", "10", "--max-queued", "2", "--max-kv-share", "1.5"])
-    assert limits_of(instance(), policy(given)) == Limits(10, 2, 1.5)
-    assert limits_of(instance(), policy(parser.parse_args([]))) == Limits(None, None, None)
+    assert limits_of(instance(), policy(given, OperatorPolicy())) == Limits(10, 2, 1.5)
+    assert limits_of(instance(), policy(parser.parse_args([]), OperatorPolicy())) == Limits(None, None, None)
 
 
 @pytest.mark.parametrize(
