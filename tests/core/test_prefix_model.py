@@ -31,9 +31,7 @@ class Model:
             held.popitem(last=False)
 
     def withdraw(self, key: str, prefix: Sequence[int], kept_blocks: int) -> None:
-        anywhere = set().union(*self.held.values())
-        known = next((depth for depth, block in enumerate(prefix) if block not in anywhere), len(prefix))
-        for block in prefix[kept_blocks:known]:
+        for block in prefix[kept_blocks:]:
             self.held.get(key, OrderedDict()).pop(block, None)
 
     def store(self, key: str, blocks: Sequence[int]) -> None:

@@ -113,7 +113,7 @@ class PrefixIndex:
         holder = self._holders.get(key)
         if holder is None or holder.order is None:
             return
-        rows = self._blocks.look_up(prefix)[1][kept_blocks:]
+        rows = self._blocks.find(spread(prefix[kept_blocks:]))
         rows = self._blocks.once(rows[self._blocks.having(rows, holder.held)])
         if len(rows):
             self._renew(holder, holder.order)
