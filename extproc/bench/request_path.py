@@ -10,6 +10,7 @@ from statistics import median
 import orjson
 
 from extproc.adapters import wire
+from extproc.api.model_field import with_model
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance, Lifecycle, Load
@@ -33,6 +34,8 @@ class Timing:
     understand_s: float  # parse, count, hash: body to Request
     reply_s: float  # the same, decide over all instances, book, encode
     duplex_s: float  # the same for a body that comes in chunks and is handed back
+    rename_s: float  # more, where another model's name is written into it
+    search_s: float  # the same where "model" stands elsewhere in the body, too
 
 
 def request_path(instances: int, rounds: int) -> Iterator[Timing]:
@@ -40,8 +43,9 @@ def request_path(instances: int, rounds: int) -> Iterator[Timing]:
     router = bench_router(instances)
     for size in BODY_BYTES:
         body = _body(size)
-        steps = (_understand, _reply, _reply_in_chunks)
-        yield Timing(size, instances, *(_median_s(step, router, body, rounds) for step in steps))
+        twice = body[:-1] + b',"metadata":{"model":""}}'
+        steps = ((_understand, body), (_reply, body), (_reply_in_chunks, body), (_rename, body), (_rename, twice))
+        yield Timing(size, instances, *(_median_s(step, router, each, rounds) for step, each in steps))
 
 
 def _median_s(step: Callable[[Router, bytes], None], router: Router, body: bytes, rounds: int) -> float:
@@ -70,6 +74,10 @@ def _reply_in_chunks(router: Router, body: bytes) -> None:
         exchange.receive(RequestBody(body[start : start + _CHUNK_BYTES], last=False), 0.0, 0.5)
     _encode(exchange.receive(RequestBody(b"", last=True), 0.0, 0.5))
     exchange.close(0.0)
+
+
+def _rename(_router: Router, body: bytes) -> None:
+    with_model(body, "another-model", named=True)
 
 
 def _encode(replies: Replies | Errand) -> None:

@@ -61,11 +61,12 @@ def _request(args: argparse.Namespace) -> None:
     if args.json:
         return _print_json(timings)
     head = f"{'body':>10} {'instances':>9} {'understand':>12} {'reply':>12} {'full duplex':>12}"
-    print(f"{head}   (medians of {args.rounds})")
+    print(f"{head} {'rename':>10} {'search':>10}   (medians of {args.rounds})")
     for timing in timings:
         print(
             f"{timing.body_bytes // 1024:>6} KiB {timing.instances:>9} "
-            f"{timing.understand_s * 1e6:>9.0f} µs {timing.reply_s * 1e6:>9.0f} µs {timing.duplex_s * 1e6:>9.0f} µs"
+            f"{timing.understand_s * 1e6:>9.0f} µs {timing.reply_s * 1e6:>9.0f} µs {timing.duplex_s * 1e6:>9.0f} µs "
+            f"{timing.rename_s * 1e6:>7.0f} µs {timing.search_s * 1e6:>7.0f} µs"
         )
 
 

@@ -18,4 +18,5 @@ def test_every_size_is_a_request_that_is_routed() -> None:
 def test_one_timing_a_size_comes_back() -> None:
     timings = list(request_path(2, 2))
     assert [timing.body_bytes for timing in timings] == list(BODY_BYTES)
-    assert all(timing.reply_s > 0 and timing.understand_s > 0 for timing in timings)
+    taken_s = [(each.reply_s, each.understand_s, each.rename_s, each.search_s) for each in timings]
+    assert min(map(min, taken_s)) > 0

@@ -1,4 +1,7 @@
-"""Another model's name is written into a request by the real service behind a real Envoy, in each of its body modes."""
+"""Another model's name is written into a request by the real service behind a real Envoy, in STREAMED mode.
+
+The other modes are in `tests.e2e.matrix`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from extproc.control.settings import RequestBodies
 from tests.control.deciding import CHAT, HELLO, deciding
 from tests.control.raw_requests import Answered, http1, http2
-from tests.control.test_body_modes import MODES, Post, long_body
+from tests.control.test_body_modes import BOTH, Post, long_body
 from tests.core.aliases import Aliases
 from tests.core.builders import MODEL
 
@@ -20,13 +21,10 @@ TRAILERS: dict[Post, dict[str, Any]] = {http1: {}, http2: {"trailers": (("x-chec
 ALIASED = partial(Aliases, {"auto": MODEL, LONGER: MODEL})
 
 
-@MODES
-@pytest.mark.parametrize(("post", "http2_upstream"), [(http1, False), (http2, False), (http2, True)])
-async def test_in_every_mode_the_body_is_renamed_whole_and_once(
-    mode: RequestBodies, post: Post, http2_upstream: bool, tmp_path: Path
-) -> None:
+@BOTH
+async def test_a_body_that_envoy_keeps_is_renamed_whole_and_once(post: Post, tmp_path: Path) -> None:
     """From a longer name and from a shorter one; in one chunk, in many, and with trailers after them."""
-    async with deciding(tmp_path, body_mode=mode, make=ALIASED, http2_upstream=http2_upstream) as setup:
+    async with deciding(tmp_path, body_mode=RequestBodies.STREAMED, make=ALIASED) as setup:
         for name in ("auto", LONGER):
             for body in (HELLO, long_body(600_000)):
                 asked = body.replace(MODEL.encode(), name.encode())

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import openai
 import orjson
 import pytest
@@ -20,7 +19,6 @@ import pytest_asyncio
 from extproc.api.caller import Trust
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
-from extproc.core.models.catalog import ModelFacts
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance, Lifecycle
