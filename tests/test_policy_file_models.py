@@ -85,6 +85,22 @@ def test_an_empty_file_says_nothing_of_models(tmp_path: Path) -> None:
         ("virtual_models: {a: {models: [b], rules: [{when: {}}]}}", "when must name at least one condition"),
         ("virtual_models: {a: {models: [b], rules: [{when: {languages: [xx]}}]}}", "languages xx cannot be told"),
         ("virtual_models: {a: {models: [b], rules: [{when: {headers: {x-extproc-a: b}}}]}}", "'x-extproc-a'"),
+        ("virtual_models: {a: {models: [b], split: {b: 1}}}", "not both"),
+        ("virtual_models: {a: {models: [b], rules: [{when: {apis: [chta]}}]}}", "apis chta cannot be told"),
+        (
+            "virtual_models: {a: {models: [b], rules: [{when: {min_input_tokens: 9, max_input_tokens: 8}}]}}",
+            "no prompt has both 9 tokens",
+        ),
+        (
+            "virtual_models: {a: {models: [b], rules: [{when: {headers: {X-A: b, x-a: c}}}]}}",
+            "each header is named once",
+        ),
+        ("virtual_models: {a: {models: [b], rules: [{when: {headers: {x-a: []}}}]}}", "the values that it may have"),
+        ("aliases: {a: b}\nfallbacks: {a: [c]}", "fallbacks of the alias 'a' belong to what it leads to, 'b'"),
+        ('aliases: {a: "b\\nc"}', "aliases"),
+        ('aliases: {a: "\\uD800"}', "aliases"),
+        ("aliases: {a: ''}", "aliases"),
+        ('fallbacks: {"a\\0": [b]}', "fallbacks"),
         (
             "virtual_models: {a: {models: [b], rules: [{name: r, when: &w {code: true}}, {name: r, when: *w}]}}",
             "each rule needs a name of its own",

@@ -111,6 +111,8 @@ _APIS: tuple[tuple[str, Dialect, _Make, tuple[str, ...]], ...] = (
     ("classify", Dialect.OPENAI, _json(vllm_extras.parse_classify), ("classify",)),
     ("generate", Dialect.OPENAI, _GENERATE, ("generate", "generate_stream", "completion")),
 )
+APIS = frozenset(api for api, *_ in _APIS)
+"""Names of all APIs, as in `Prompt.api`."""
 _FORMS = frozenset({"transcription", "translation", "image_edits"})
 _BY_ENDING: dict[tuple[str, ...], tuple[Endpoint, _Make]] = {
     tuple(ending.split("/")): (Endpoint(api, make(""), dialect, may_be_form=api in _FORMS), make)

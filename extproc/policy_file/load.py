@@ -21,7 +21,7 @@ from extproc.policy_file.admission import AdmissionSection, admission_of
 from extproc.policy_file.classes import classes_of
 from extproc.policy_file.cold import ColdSection, cold_of
 from extproc.policy_file.limits import LimitsSection, limits_of
-from extproc.policy_file.models import ListedModel, ListedVirtual, models_of
+from extproc.policy_file.models import ListedModel, ListedVirtual, Name, models_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
 
@@ -46,11 +46,11 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     priority_span: int | None = None
     limits: LimitsSection = LimitsSection()
     quality_tiers: tuple[str, ...] = ()
-    models: dict[str, ListedModel] = {}
-    virtual_models: dict[str, ListedVirtual] = {}
-    aliases: dict[str, str] = {}
-    fallbacks: dict[str, tuple[str, ...]] = {}
-    context_window_fallbacks: dict[str, tuple[str, ...]] = {}
+    models: dict[Name, ListedModel] = {}
+    virtual_models: dict[Name, ListedVirtual] = {}
+    aliases: dict[Name, Name] = {}
+    fallbacks: dict[Name, tuple[Name, ...]] = {}
+    context_window_fallbacks: dict[Name, tuple[Name, ...]] = {}
     admission: AdmissionSection | None = None
     cold: ColdSection | None = None
 

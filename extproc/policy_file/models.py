@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from extproc.api.paths import APIS
 from extproc.core.models.catalog import ModelFacts
 from extproc.core.models.rules import Conditions
 from extproc.core.models.signals import LANGUAGES, SCRIPTS
@@ -33,7 +34,9 @@ from extproc.core.values.request import RequestClass
 
 _OWN_HEADERS = "x-extproc-"  # Envoy strips them from what clients send
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+# Names go into bodies, paths and headers; PyYAML also reads halves of surrogate pairs, which no UTF-8 has.
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z")]
+"""Of a model, or of what stands for one."""
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 _Quality = _Amount | str
@@ -68,8 +71,8 @@ class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Choosing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    models: tuple[_Name, ...] = ()
-    split: dict[_Name, _Amount] = {}
+    models: tuple[Name, ...] = ()
+    split: dict[Name, _Amount] = {}
     quality: _Quality | None = None
     tier_s: _Amount | None = None
     min_quality: _Quality | None = None
@@ -104,6 +107,8 @@ def models_of(
     _check_names(models, virtual, aliases)
     for section, chains in (("fallbacks", fallbacks), ("context_window_fallbacks", context_fallbacks)):
         for name, chain in chains.items():
+            if name in aliases:
+                raise ValueError(f"{section} of the alias {name!r} belong to what it leads to, {aliases[name]!r}")
             _check_chain(f"{section} of {name!r}", name, chain, {*virtual, *aliases})
     known = {name: _facts(name, each, tiers) for name, each in models.items()}
     made = {name: _virtual(name, each, tiers) for name, each in virtual.items()}
@@ -126,7 +131,7 @@ def _check_names(models: Iterable[str], virtual: Iterable[str], aliases: Mapping
         for name in sorted(kinds[one] & kinds[other]):
             raise ValueError(f"{name!r} stands under {one} and under {other}: it can be only one of them")
     for name, target in aliases.items():
-        if target in aliases or not target or not name:
+        if target in aliases:
             raise ValueError(f"the alias {name!r} must lead to a model or a virtual model, not to {target!r}")
 
 
@@ -150,6 +155,8 @@ def _check_virtual(virtual: VirtualModel, known: Mapping[str, ModelFacts], stand
         named = (rule.models, rule.split) if rule.models or rule.split else (virtual.models, virtual.split)
         rules.append((*named, rule.aim.over(virtual.aim), f"{where}, rule {rule.name!r}"))
     for models, split, aim, place in rules:
+        if models and split:
+            raise ValueError(f"{place}: give models, which are weighed, or a split, of which one is drawn, not both")
         _check_aim(place, (*models, *split), split, aim, known)
 
 
@@ -157,8 +164,6 @@ def _check_aim(
     where: str, models: Sequence[str], split: Mapping[str, float], aim: Aim, known: Mapping[str, ModelFacts]
 ) -> None:
     """What an aim weighs or demands must be known of all candidates: else one would be free, or never chosen."""
-    if models and split and set(models) - set(split):
-        raise ValueError(f"{where}: give models, which are weighed, or a split, of which one is drawn, not both")
     if split and not any(split.values()):
         raise ValueError(f"{where}: a split needs a weight above 0")
     facts = {model: known.get(model, ModelFacts()) for model in models}
@@ -212,13 +217,19 @@ def _rule(listed: ListedRule, number: int, tiers: Sequence[str], where: str) -> 
 
 
 def _conditions(when: When, where: str) -> Conditions:
-    for said, known, what in ((when.languages, LANGUAGES, "languages"), (when.scripts, SCRIPTS, "scripts")):
-        if strange := sorted(said.difference(known)):
+    told = (("languages", LANGUAGES), ("scripts", SCRIPTS), ("apis", sorted(APIS)))
+    for what, known in told:
+        if strange := sorted(getattr(when, what).difference(known)):
             raise ValueError(f"{where}: {what} {', '.join(strange)} cannot be told; those that can: {', '.join(known)}")
+    least, most = when.min_input_tokens, when.max_input_tokens
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"{where}: no prompt has both {least} tokens at the least and {most} at the most")
     values: dict[str, Any] = msgspec.structs.asdict(when)
-    values["headers"] = {
+    values["headers"] = headers = {
         _header(name, where): (wanted,) if isinstance(wanted, str) else wanted for name, wanted in when.headers.items()
     }
+    if len(headers) < len(when.headers) or not all(headers.values()):
+        raise ValueError(f"{where}: each header is named once, capitals aside, with the values that it may have")
     made = Conditions(**values)
     if made == Conditions():
         raise ValueError(f"{where}: when must name at least one condition")
