@@ -173,6 +173,9 @@ def test_dropped_models_are_explained() -> None:
     assert told is not None
     assert told.chosen is None
     assert len(told.dropped) == 2
+    exchange, _ = asked(fleet(), chat(model="secret"))
+    assert explained(exchange).further == 0
+    assert "higher cost" not in as_text(explained(exchange))
 
 
 def test_a_plain_name_has_no_choice_to_explain() -> None:

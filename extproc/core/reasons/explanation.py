@@ -143,7 +143,8 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         chosen=options[0].instance if options else None,
         partner=partner,
         options=options,
-        further=max(0, known.instances - len(listed)),
+        # Where all models were dropped no instance was looked at.
+        further=max(0, known.instances - len(listed)) if options else 0,
         rejected=tuple(map(_failed, rejected)),
         second=_second(decision, known.policy),
         miss=known.miss,
