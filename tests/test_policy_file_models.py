@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc.cli import main
 from extproc.core.models.virtual import Aim, ModelPolicy
 from extproc.core.values.instance import Capability
 from extproc.errors import ConfigError
@@ -117,3 +118,21 @@ def test_a_wrong_section_is_one_line_that_names_what_is_wrong(tmp_path: Path, te
         models_of(tmp_path, text)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: {a: {tenants: [us]}}",
+        "virtual_models: {v: {models: [a], tenants: [us]}}",
+        "virtual_models: {v: {models: [a], rules: [{when: {tenants: [us]}}]}}",
+    ],
+)
+def test_what_is_for_some_tenants_needs_the_header_that_tells_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Without it nobody could use such a model; told by the command before it listens."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert "need --tenant-header" in capsys.readouterr().err

@@ -23,8 +23,8 @@ def is_models_page(method: str, path: str) -> bool:
 def models_page(members: Iterable[Member], policy: ModelPolicy | None = None, tenant: str = "") -> bytes:
     """The list as JSON, by name, of what a tenant may use.
 
-    `max_model_len` is the longest context that any instance of a model offers; of a name that stands for several, the
-    longest of these.
+    `max_model_len` is the longest context that any instance of a model offers, and no more than the operator says of
+    the model; of a name that stands for several, the longest of these.
     """
     policy = policy or ModelPolicy()
     longest: dict[str, int | None] = {}
@@ -32,8 +32,8 @@ def models_page(members: Iterable[Member], policy: ModelPolicy | None = None, te
         instance = member.instance
         if instance.lifecycle is Lifecycle.READY:
             for model in instance.models:
-                known = longest.get(model) or 0
-                longest[model] = max(known, instance.max_model_len_tokens or 0) or None
+                tokens = _offered(instance.max_model_len_tokens, policy.facts(model).context_tokens)
+                longest[model] = max(longest.get(model) or 0, tokens) or None
     listed = {model: tokens for model, tokens in longest.items() if policy.may_use(model, tenant)}
     for name in policy.names_for(tenant):
         served = [model for model in policy.stands_for(name) if model in listed]
@@ -44,3 +44,8 @@ def models_page(members: Iterable[Member], policy: ModelPolicy | None = None, te
         for model in sorted(listed)
     ]
     return orjson.dumps({"object": "list", "data": entries})
+
+
+def _offered(engine_tokens: int | None, said_tokens: int | None) -> int:
+    """The context of a model at one engine; 0 if nobody tells it."""
+    return min((tokens for tokens in (engine_tokens, said_tokens) if tokens), default=0)

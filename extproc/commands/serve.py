@@ -308,6 +308,8 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
 
 def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
+    if operator.models.tells_tenants_apart and not args.tenant_header:
+        raise ConfigError(f"{args.policy_file}: models for some tenants need --tenant-header, which tells them apart")
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from extproc.api.caller import Trust
+from extproc.api.models_page import models_page
 from extproc.core.models.catalog import ModelFacts
 from extproc.core.models.rules import Conditions
 from extproc.core.models.virtual import Aim, ModelPolicy, Rule, VirtualModel
@@ -227,6 +228,19 @@ def test_the_list_of_models_has_the_names_that_a_caller_may_use(tenant: str, nam
     entries = {entry["id"]: entry["max_model_len"] for entry in orjson.loads(reply.body)["data"]}
     assert entries.keys() == names
     assert entries["auto"] == 64_000
+
+
+def test_the_list_of_models_has_the_context_that_the_operator_leaves_them() -> None:
+    """Also of one whose engine does not tell its own; clients cut their prompts by it."""
+    said = {model: ModelFacts(context_tokens=tokens) for model, tokens in (("a", 8_000), ("b", 90_000), ("c", 7))}
+    policy = ModelPolicy(models=said, virtual={"auto": VirtualModel(name="auto", models=("a", "b"))})
+    made = router(
+        *(instance(name, models=(name,), max_model_len_tokens=32_768) for name in "ab"),
+        instance("c", models=("c",), max_model_len_tokens=None),
+    )
+    entries = orjson.loads(models_page(made.fleet.members(), policy))["data"]
+    told = {entry["id"]: entry["max_model_len"] for entry in entries}
+    assert told == {"a": 8_000, "b": 32_768, "c": 7, "auto": 32_768}
 
 
 def test_what_the_operator_says_of_a_model_holds_under_its_own_name() -> None:

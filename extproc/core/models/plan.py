@@ -8,7 +8,7 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from extproc.core.models.filters import Dropped, dropped
@@ -51,7 +51,6 @@ class Plan:
     rule: str = ""  # of its rules, the one that held
     drawn: bool = False  # one of a split was drawn, by the session
     dropped: tuple[Dropped, ...] = ()
-    aim: Aim = field(default_factory=Aim)
 
     def refused(self) -> Decision:
         """The decision where no option is left: why each model was dropped, under its name in an instance's place."""
@@ -132,9 +131,7 @@ class _Planner:
         self._rank = 0
 
     def plan(self) -> Plan:
-        return Plan(
-            asked=self._question.name, options=tuple(self._options), dropped=tuple(self._dropped), aim=self._aim
-        )
+        return Plan(asked=self._question.name, options=tuple(self._options), dropped=tuple(self._dropped))
 
     def add(self, models: Iterable[str], opens_for: frozenset[Reason]) -> None:
         """Models that are weighed against each other, as the next rank. None is asked twice."""

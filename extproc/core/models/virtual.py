@@ -88,6 +88,12 @@ class ModelPolicy:
         rules = (rule for virtual in self.virtual.values() for rule in virtual.rules)
         return frozenset().union(*(rule.when.header_names for rule in rules))
 
+    @property
+    def tells_tenants_apart(self) -> bool:
+        """Whether anything of it is for some tenants only."""
+        rules = [rule.when for virtual in self.virtual.values() for rule in virtual.rules]
+        return any(each.tenants for each in (*self.models.values(), *self.virtual.values(), *rules))
+
     def names_for(self, tenant: str) -> tuple[str, ...]:
         """Virtual names and aliases that a tenant may use."""
         return tuple(sorted(name for name in (*self.virtual, *self.aliases) if self.may_use(name, tenant)))
