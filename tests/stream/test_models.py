@@ -261,3 +261,18 @@ def test_a_virtual_model_waits_for_none_of_its_models_that_load() -> None:
     _, reply = asked(made, chat(model="auto"), x_task="hard")
     assert isinstance(reply, RouteTo)
     assert reply.features.model == SMALL
+
+
+def test_a_model_that_is_short_of_room_for_the_answer_serves_where_no_other_can() -> None:
+    """What the operator says of its context takes no more away than what its engine says."""
+    facts = {SMALL: ModelFacts(context_tokens=4_000), BIG: ModelFacts(context_tokens=64_000)}
+    virtual = {"auto": VirtualModel(name="auto", models=(SMALL, BIG))}
+    for lifecycle, model in ((Lifecycle.READY, BIG), (Lifecycle.DRAINING, SMALL)):
+        made = router(
+            instance("small", models=(SMALL,)),
+            instance("big", models=(BIG,), lifecycle=lifecycle),
+            policy=Policy(models=ModelPolicy(models=facts, virtual=virtual)),
+        )
+        _, reply = asked(made, chat(model="auto", max_tokens=6_000))
+        assert isinstance(reply, RouteTo)
+        assert reply.features.model == model

@@ -134,13 +134,17 @@ class _Planner:
         return Plan(asked=self._question.name, options=tuple(self._options), dropped=tuple(self._dropped))
 
     def add(self, models: Iterable[str], opens_for: frozenset[Reason]) -> None:
-        """Models that are weighed against each other, as the next rank. None is asked twice."""
+        """Models that are weighed against each other, as the next rank. None is asked twice.
+
+        Those without room for all the output that a client allows stand a rank behind those that have it.
+        """
         names = [model for model in dict.fromkeys(models) if model not in self._asked]
         self._asked.update(names)
-        requests = {name: self._question.request_for(name) for name in names}
-        kept = self._kept(requests)
-        if kept:
-            self._options += self._weighed(kept, opens_for)
+        passed = dict(self._passed(names))
+        roomy = {name: request for name, request in passed.items() if self._has_room(request)}
+        cramped = {name: request for name, request in passed.items() if name not in roomy}
+        for requests in filter(None, (roomy, cramped)):
+            self._options += self._weighed(requests, opens_for)
             self._rank += 1
 
     def fall_back(self, name: str) -> None:
@@ -150,17 +154,15 @@ class _Planner:
                 if self._options or any(each.reason in opens_for for each in self._dropped):
                     self.add((model,), opens_for)
 
-    def _kept(self, requests: Mapping[str, Request]) -> dict[str, Request]:
-        """Those that pass the filters; short of room for all the output that a client allows only if none has it."""
-        passed = {}
-        for name, request in requests.items():
+    def _passed(self, names: Iterable[str]) -> Iterator[tuple[str, Request]]:
+        """Those that pass the filters, with the request as each would get it."""
+        for name in names:
+            request = self._question.request_for(name)
             found = dropped(request, self._policy.facts(name), self._aim)
             if found is None:
-                passed[name] = request
+                yield name, request
             else:
                 self._dropped.append(self._told(found))
-        roomy = {name: request for name, request in passed.items() if self._has_room(request)}
-        return roomy or passed
 
     def _has_room(self, request: Request) -> bool:
         limit = self._policy.facts(request.model).context_tokens

@@ -91,8 +91,10 @@ class ModelPolicy:
     @property
     def tells_tenants_apart(self) -> bool:
         """Whether anything of it is for some tenants only."""
-        rules = [rule.when for virtual in self.virtual.values() for rule in virtual.rules]
-        return any(each.tenants for each in (*self.models.values(), *self.virtual.values(), *rules))
+        named = [facts.tenants for facts in self.models.values()]
+        for virtual in self.virtual.values():
+            named += [virtual.tenants, *(rule.when.tenants for rule in virtual.rules)]
+        return any(named)
 
     def names_for(self, tenant: str) -> tuple[str, ...]:
         """Virtual names and aliases that a tenant may use."""

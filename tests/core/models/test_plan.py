@@ -130,12 +130,13 @@ def test_words_that_cannot_be_read_are_told() -> None:
     assert planned("auto", _POLICY, caller=Caller(max_cost="free")).dropped[0].has == "free"
 
 
-def test_room_for_all_the_output_is_wanted_as_long_as_any_has_it() -> None:
-    """A client's cap beyond one model's window leaves the others; where none has room all stay."""
+def test_those_without_room_for_all_the_output_stand_behind_those_that_have_it() -> None:
+    """A client's cap beyond one model's window leaves the others, as long as they can serve; so with no room at all."""
     plan = planned("auto", _POLICY, prompt_tokens=1_000, max_output_tokens=7_500)
-    assert [name for name, rank in models(plan) if not rank] == ["big"]
+    assert models(plan) == [("big", 0), ("small", 1), ("spare", 2)]
+    assert plan.options[1].opens_for == frozenset(Reason)
     plan = planned("auto", _POLICY, prompt_tokens=1_000, max_output_tokens=200_000)
-    assert [name for name, rank in models(plan) if not rank] == ["small", "big"]
+    assert models(plan) == [("small", 0), ("big", 0), ("spare", 1)]
 
 
 def test_a_dropped_model_opens_its_fallback() -> None:
