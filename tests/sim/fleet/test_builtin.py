@@ -14,15 +14,19 @@ from extproc.sim.fleet.builtin import BUILTIN, SUITE, mixed, uniform
 from extproc.sim.fleet.checks import check
 from extproc.sim.fleet.memory import kv_tokens_beside
 
+TWO_MODELS = "two_models"
+
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_a_built_in_fleet_can_be_simulated_and_has_all_that_reports_need(name: str) -> None:
-    """Instances with prices that serve what workloads ask for; sixteen in the suite."""
+    """Instances with prices that serve what workloads ask for; sixteen in the suite, and twelve of two models."""
     fleet = check(BUILTIN[name]())
     assert fleet.name == name
-    assert len(fleet.instances) == (16 if name in SUITE else 8)
+    assert len(fleet.instances) == (16 if name in SUITE else 12 if name == TWO_MODELS else 8)
+    models = fleet.models.stands_for("auto") if name == TWO_MODELS else ("model",)
+    assert all(any(model in spec.models for spec in fleet.instances) for model in models)
     for spec in fleet.instances:
-        assert "model" in spec.models
+        assert set(models) & set(spec.models)
         assert spec.price_per_hour is not None
         assert 0.003 <= spec.step_overhead_s <= 0.010  # "real engines add about 3-10 ms"
 
@@ -32,7 +36,7 @@ def test_the_fleets_that_hand_over_are_alike_but_for_their_roles() -> None:
     plain = [
         {replace(spec, id="", role=Role.BOTH) for spec in (replace(s, tags=None) for s in BUILTIN[name]().instances)}
         for name in BUILTIN
-        if name not in SUITE
+        if name not in SUITE and name != TWO_MODELS
     ]
     assert len(plain) == 3
     assert all(kinds == plain[0] and len(kinds) == 1 for kinds in plain)
