@@ -133,6 +133,8 @@ def unroutable(
     the endpoint picker protocol, 429 for overload, and 503 whenever none of the endpoints that it allows is eligible.
     """
     reason, model = decision.reason, request.model
+    if reason is Reason.TENANT_NOT_ALLOWED:  # whom it is for is nobody else's business
+        reason = Reason.MODEL_NOT_SERVED
     if gateway and reason in _OVERLOAD:
         message = f"All instances of the model '{model}' are busy ({reason})."
         return refusal(429, str(reason), message, dialect, retry_after_s=retry_after_s)
@@ -140,7 +142,7 @@ def unroutable(
         return _shed(reason, model, retry_after_s, dialect, gateway)
     if request.placement.endpoints is not None:
         return no_endpoint(str(reason), dialect, retry_after_s)
-    if reason in (Reason.MODEL_NOT_SERVED, Reason.TENANT_NOT_ALLOWED):  # whom it is for is nobody else's business
+    if reason is Reason.MODEL_NOT_SERVED:
         return refusal(404, "model_not_found", f"The model '{model}' does not exist.", dialect, "model")
     if reason is Reason.CAPABILITY_MISSING:
         message = f"The model '{model}' does not support what the request asks for ({_missing(decision)})."

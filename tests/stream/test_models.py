@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,8 +23,8 @@ from extproc.core.values.instance import Capability, Lifecycle
 from extproc.stream.errands import CountTokens, Place, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, Continue, Reply, RequestBody, RequestHeaders, RouteTo
-from extproc.stream.rules import Rules
-from tests.core.builders import instance, router
+from extproc.stream.rules import Destination, Rules
+from tests.core.builders import instance, publish, router
 from tests.stream.conversation import CHAT, chat, one
 
 SMALL, BIG = "llama-3.1-8b", "llama-3.1-70b"
@@ -276,3 +277,28 @@ def test_a_model_that_is_short_of_room_for_the_answer_serves_where_no_other_can(
         _, reply = asked(made, chat(model="auto", max_tokens=6_000))
         assert isinstance(reply, RouteTo)
         assert reply.features.model == model
+
+
+@pytest.mark.parametrize("model", ["secret", "inner"])
+def test_a_gateways_client_is_not_told_either_whom_a_model_is_for(model: str) -> None:
+    """What it hears is what it hears of a model that nobody serves."""
+    told = []
+    for name in (model, "unheard"):
+        exchange = Exchange(fleet(), "1", replace(RULES, destination=Destination.GATEWAY))
+        exchange.receive(RequestHeaders("POST", CHAT, False, {}, subset=frozenset({"10.0.0.1:1"})), 0.0, 0.0)
+        reply = one(exchange.receive(RequestBody(orjson.dumps(chat(model=name))), 0.0, 0.0))
+        assert isinstance(reply, Answer)
+        told.append((reply.status, reply.body, reply.reason, reply.retry_after_s))
+    assert told[0] == told[1]
+
+
+def test_a_name_for_some_tenants_stays_that_where_an_adapter_has_it() -> None:
+    """Who publishes an instance does not open a name to all."""
+    made = fleet()
+    publish(made, instance("adapter", models=(SMALL, "inner"), loras=("inner",)), 0.0)
+    _, reply = asked(made, chat(model="inner"), x_tenant="them")
+    assert isinstance(reply, Answer)
+    assert reply.status == 404
+    _, reply = asked(made, chat(model="inner"), x_tenant="us")
+    assert isinstance(reply, RouteTo)
+    assert reply.features.model == "inner"

@@ -79,7 +79,9 @@ class ModelPolicy:
         object.__setattr__(self, "touches", frozenset(named))
 
     def facts(self, model: str) -> ModelFacts:
-        """What is said of a model."""
+        """What is said of a model. One that instances serve under a virtual model's name is for that one's tenants."""
+        if model in self.virtual:
+            return ModelFacts(tenants=self.virtual[model].tenants)
         return self.models.get(model, UNTOLD)
 
     @property
