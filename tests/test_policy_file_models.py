@@ -101,6 +101,8 @@ def test_an_empty_file_says_nothing_of_models(tmp_path: Path) -> None:
         ('aliases: {a: "b\\nc"}', "aliases"),
         ('aliases: {a: "\\uD800"}', "aliases"),
         ("aliases: {a: ''}", "aliases"),
+        ("aliases: {a: b, 'a': c}", "'a' stands twice in line 1"),
+        ("models: {}\nmodels: {}", "'models' stands twice in line 2"),
         ('fallbacks: {"a\\0": [b]}', "fallbacks"),
         (
             "virtual_models: {a: {models: [b], rules: [{name: r, when: &w {code: true}}, {name: r, when: *w}]}}",

@@ -24,7 +24,7 @@ def load(path: Path, shape: type[_T]) -> _T:
     Raises ConfigError, with one line that names the place, if it cannot be read or does not fit.
     """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -40,6 +40,19 @@ def load(path: Path, shape: type[_T]) -> _T:
 def dump(value: Any) -> str:
     """Plain values as YAML in block style, keys in the order given, each value written out where it stands."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which PyYAML takes the last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

@@ -144,7 +144,7 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE.yaml",
         help="zones and what crossing them takes, classes and what waiting is worth to them, limits of tenants and"
-        " models (default: one zone, no limits)",
+        " models, names that stand for models (default: one zone, no limits)",
     )
     parser.add_argument(
         "--zone",
