@@ -152,12 +152,13 @@ def signals_of(pieces: Sequence[bytes]) -> Signals:
 
 
 def _sample(pieces: Sequence[bytes]) -> bytes:
-    """The first and the last kilobyte of what the user said last, or of the last part where nobody has a role."""
-    said = next((each for each in reversed(pieces) if each.startswith(_USER)), None)
-    said = next((each for each in reversed(pieces) if each), b"") if said is None else said[len(_USER) :]
-    if len(said) <= 2 * EDGE_BYTES:
-        return said
-    return said[:EDGE_BYTES] + b"\n" + said[-EDGE_BYTES:]
+    """Beginning and end of what the user said last, or of the last part where nobody has a role; no more is copied."""
+    said, start = next((each for each in reversed(pieces) if each.startswith(_USER)), None), len(_USER)
+    if said is None:
+        said, start = next((each for each in reversed(pieces) if each), b""), 0
+    if len(said) - start <= 2 * EDGE_BYTES:
+        return said[start:]
+    return said[start : start + EDGE_BYTES] + b"\n" + said[-EDGE_BYTES:]
 
 
 def _script(text: bytes) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -104,6 +105,17 @@ def test_only_what_the_user_said_last_is_looked_at() -> None:
     ]
     told = signals_of(pieces)
     assert (told.language, told.code) == ("de", False)
+
+
+def test_a_long_text_is_not_copied() -> None:
+    """A prompt may have megabytes, and nothing else is decided meanwhile."""
+    pieces = (b"\x1euser:" + b"word " * 200_000,)
+    signals_of(pieces)
+    tracemalloc.start()
+    signals_of(pieces)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 100_000
 
 
 def test_of_a_long_text_its_edges_are_enough() -> None:
