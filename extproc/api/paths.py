@@ -62,6 +62,10 @@ def _either(of_body: Callable[[Body], Prompt], of_form: Callable[[Form], Prompt]
     return lambda model: partial(_read_either, of_body, of_form, model)
 
 
+def _generate(model: str) -> Parser:
+    return partial(_read_generate, model)
+
+
 def _read_json(of_body: Callable[[Body], Prompt], model: str, data: bytes, content_type: str) -> Prompt:
     body = decode(data)
     if model and not body.get("model"):
@@ -74,6 +78,13 @@ def _read_form(of_form: Callable[[Form], Prompt], model: str, data: bytes, conte
     if model and not form.fields.get("model"):
         form.fields["model"] = model
     return of_form(form)
+
+
+def _read_generate(model: str, data: bytes, _content_type: str) -> Prompt:
+    body = decode(data)
+    if model:  # Triton goes by the path, whatever the body says
+        body["model"] = model
+    return engine_generate.parse(body)
 
 
 def _read_either(
@@ -89,7 +100,6 @@ def _read_either(
 
 
 _EDITS = _either(openai_images.parse_edit, openai_images.parse_edit_form)
-_GENERATE = _json(engine_generate.parse)
 _APIS: tuple[tuple[str, Dialect, _Make, tuple[str, ...]], ...] = (
     ("chat", Dialect.OPENAI, _json(openai_chat.parse), ("chat/completions",)),
     ("completions", Dialect.OPENAI, _json(openai_completions.parse), ("completions",)),
@@ -109,7 +119,7 @@ _APIS: tuple[tuple[str, Dialect, _Make, tuple[str, ...]], ...] = (
     ("detokenize", Dialect.OPENAI, _json(vllm_extras.parse_detokenize), ("detokenize",)),
     ("pooling", Dialect.OPENAI, _json(vllm_extras.parse_pooling), ("pooling",)),
     ("classify", Dialect.OPENAI, _json(vllm_extras.parse_classify), ("classify",)),
-    ("generate", Dialect.OPENAI, _GENERATE, ("generate", "generate_stream", "completion")),
+    ("generate", Dialect.OPENAI, _generate, ("generate", "generate_stream", "completion")),
 )
 APIS = frozenset(api for api, *_ in _APIS)
 """Names of all APIs, as in `Prompt.api`."""

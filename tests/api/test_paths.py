@@ -112,10 +112,13 @@ PROMPT = {"text_input": "x"}
         ("/openai/deployments/gpt-4o/embeddings", {"input": "x"}, "gpt-4o"),
         ("/v2/models/llama/generate", PROMPT, "llama"),
         ("/v2/models/llama/versions/1/generate", PROMPT, "llama"),
+        ("/v2/models/llama/generate", PROMPT | {"model": "own"}, "llama"),
+        ("/generate", PROMPT | {"model": "own"}, "own"),
         ("/deployments/chat/completions", CHAT | {"model": "own"}, "own"),
     ],
 )
 def test_a_model_in_the_path_holds_for_bodies_that_name_none(path: str, body: dict[str, object], model: str) -> None:
+    """Triton's for all bodies: it computes what the path says, and a tenant must not name another one beside it."""
     endpoint = endpoint_for("POST", path)
     assert endpoint is not None
     assert endpoint.parse(orjson.dumps(body), "application/json").model == model
