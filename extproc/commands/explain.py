@@ -19,9 +19,16 @@ from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import Answer as HttpAnswer
 from extproc.adapters.http_client import HttpClient
 from extproc.addresses import UnixSocket, parse_endpoint
-from extproc.commands import serve
+from extproc.commands.deciding_arguments import (
+    add_deciding_arguments,
+    operator_policy,
+    policy,
+    speed_priors,
+    tokenizer_directories,
+)
 from extproc.commands.destination_arguments import destinations
 from extproc.commands.redis_arguments import redis_settings
+from extproc.commands.trust_arguments import trust
 from extproc.config import environment
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
@@ -61,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE", help="a request header; may be given again"
     )
-    serve.add_deciding_arguments(parser)
+    add_deciding_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,12 +119,12 @@ async def _of_body(args: argparse.Namespace) -> Explanation:
     from extproc.server.onlooker import look
 
     body, headers = _read(args.body), dict(map(_header, args.header))
-    policy = replace(serve.policy(args, serve.operator_policy(args)), alternatives=_ALL)
-    tokenizers = Tokenizers.load(serve.tokenizer_directories(args), args.count_budget_s)
-    rules = Rules(trust=serve.trust(args), counted_models=tokenizers.models, rule_headers=policy.models.headers)
+    decides_by = replace(policy(args, operator_policy(args)), alternatives=_ALL)
+    tokenizers = Tokenizers.load(tokenizer_directories(args), args.count_budget_s)
+    rules = Rules(trust=trust(args), counted_models=tokenizers.models, rule_headers=decides_by.models.headers)
     try:
         async with Registry(redis_settings(args), args.fleet, Gate(destinations(args))) as registry:
-            router = await look(registry, policy, serve.speed_priors(args.profiles), kv=bool(tokenizers.models))
+            router = await look(registry, decides_by, speed_priors(args.profiles), kv=bool(tokenizers.models))
         exchange = Exchange(router, "-" if args.body == "-" else Path(args.body).name, rules)
         head = RequestHeaders("POST", args.path, last=False, headers=headers)
         return await _decided(exchange, head, body, tokenizers)

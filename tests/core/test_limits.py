@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 
 import pytest
 
-from extproc.commands.serve import add_deciding_arguments, policy
+from extproc.commands.deciding_arguments import add_deciding_arguments, policy
 from extproc.core.eligibility.limits import Limits, limits_of
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Reason

@@ -185,7 +185,7 @@ async def test_the_fleets_profiles_are_shown_and_can_be_given_back(
         reference = told["kinds"][0]["reference"]
         assert set(reference["prefill_s"]) == {"512", "2048", "8192"}
         (tmp_path / "profiles.json").write_text(json.dumps(told), encoding="utf-8")
-        from extproc.commands.serve import speed_priors
+        from extproc.commands.deciding_arguments import speed_priors
 
         given = Speeds(speed_priors(str(tmp_path / "profiles.json")))
         assert prefill_s(given) == pytest.approx(prefill_s(speeds), rel=0.02)
