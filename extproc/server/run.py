@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
@@ -29,14 +28,10 @@ from extproc.adapters.tokenizers import Tokenizers
 from extproc.adapters.webhook import Webhook
 from extproc.config import ServeSettings
 from extproc.core.fleet.fleet import Change
-from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
-from extproc.core.speeds.profile import profile_for
 from extproc.core.tokens.tokens import ExactCount
-from extproc.core.values.decision import CacheSource
-from extproc.core.values.outcome import Outcome
 from extproc.observe.cold_metrics import ColdCollector
-from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.binding import told
@@ -51,6 +46,7 @@ from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service
 from extproc.server.tasks import begin, end
+from extproc.server.views import fleet_view, gauges, guards, served
 from extproc.stream.errands import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
@@ -216,103 +212,3 @@ async def _drain(service: Service, drain_s: float) -> None:
     await service.drain()
     await asyncio.sleep(min(_HEALTH_LAG_S, drain_s))
     await service.stop(drain_s)
-
-
-def guards(service: Service, gate: Gate, certificates: Certificates | None) -> Guards:
-    """What a scrape reads of what was kept out."""
-    return Guards(
-        service.refused_streams,
-        {reason.value: count for reason, count in gate.refused.items()},
-        certificates.expires_at_s if certificates is not None else None,
-        certificates.refused if certificates is not None else 0,
-    )
-
-
-def gauges(
-    router: Router,
-    tokenizers: Tokenizers,
-    bookings: Bookings,
-    strict: StrictBookings | None,
-    ladder: LadderWatch,
-    kept_out: Guards,
-    holding: Holding,
-) -> Gauges:
-    """What a scrape reads at this moment; `strict` is None without strict mode."""
-    fleet = router.fleet
-    in_flight = router.ledger.in_flight()
-    members = fleet.members()
-    peers = bookings.sharing.peers
-    return Gauges(
-        in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
-        ages_s={member.instance.id: fleet.age_s(member) for member in members},
-        totals={each.instance.id: each.instance.totals for each in members if each.instance.totals is not None},
-        registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
-        calibration=router.beliefs.outputs.calibration(),
-        prefix_entries={
-            CacheSource.LEARNED.value: router.prefixes.entries,
-            CacheSource.TOLD.value: router.kv.entries,
-        },
-        kv_refused=router.kv.refused_blocks,
-        prefix_agreement={
-            (key.partition("@")[0], model, source.value): agreement.share
-            for key, model, source, agreement in router.trust.agreements()
-        },
-        exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
-        replicas=Replicas(
-            peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
-        ),
-        rungs=ladder.rungs(time.monotonic()),
-        guards=kept_out,
-        strict_unsettled=strict.unsettled if strict is not None else None,
-        held=holding.by_class() if router.policy.admission is not None else None,
-        left=holding.left,
-    )
-
-
-def served(router: Router, outcome: Outcome) -> Served | None:
-    """The instance that answered a decided request; None if it is not known."""
-    member, features = router.fleet.by_address(outcome.address), outcome.features
-    if member is None or features is None:
-        return None
-    instance = member.instance
-    profile = profile_for(
-        features.model,
-        instance.hardware,
-        instance.tensor_parallel,
-        instance.precision,
-        instance.pipeline_parallel,
-    )
-    return Served(instance.key, profile.name.removeprefix(f"{features.model}/"))
-
-
-def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:
-    """Each instance with what this router knows of it, as plain values for JSON."""
-    view, seen = [], ladder.seen(now)
-    for member in router.fleet.members():
-        instance = member.instance
-        work = router.ledger.work(instance.key)
-        view.append(
-            {
-                "id": instance.id,
-                "incarnation": instance.incarnation,
-                "address": instance.address,
-                "cluster": instance.cluster,
-                "models": instance.models,
-                "hardware": instance.hardware,
-                "lifecycle": instance.lifecycle,
-                "lifecycle_reason": instance.lifecycle_reason,
-                "age_s": router.fleet.age_s(member),
-                "degraded": seen.rungs_of(instance.id),
-                "running": instance.load.running,
-                "waiting": instance.load.waiting,
-                "kv_usage": instance.load.kv_usage,
-                "in_flight": work.own_requests,
-                "peers": work.peer_requests,
-                "foreign": work.foreign_running + work.foreign_waiting,
-                "prefill_backlog_s": work.prefill_backlog_s(now),
-                "prefix_blocks": router.prefixes.size(instance.key),
-                "kv_blocks_told": router.kv.size(instance.key) if instance.kv_events else None,
-                "cooldown_s": router.cooldowns.remaining_s(instance.key, now),
-            }
-        )
-    return view

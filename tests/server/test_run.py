@@ -22,8 +22,9 @@ from extproc.server import run
 from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
-from extproc.server.run import first_state, gauges
+from extproc.server.run import first_state
 from extproc.server.tasks import begin, end
+from extproc.server.views import gauges
 from extproc.stream.errands import Place, TakePlace
 from tests.core.builders import blocks, instance, router
 from tests.redis_server import RedisServer

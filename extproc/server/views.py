@@ -1,0 +1,120 @@
+"""What a scrape and the pages are told of the service's state at one moment."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from extproc.adapters.bookings import Bookings
+from extproc.adapters.destinations import Gate
+from extproc.adapters.strict_bookings import StrictBookings
+from extproc.adapters.tokenizers import Tokenizers
+from extproc.core.reasons.measured import Served
+from extproc.core.router import Router
+from extproc.core.speeds.profile import profile_for
+from extproc.core.values.decision import CacheSource
+from extproc.core.values.outcome import Outcome
+from extproc.observe.metrics import Gauges, Guards, Replicas
+from extproc.server.certificates import Certificates
+from extproc.server.ladder import LadderWatch
+from extproc.server.service import Service
+
+
+def guards(service: Service, gate: Gate, certificates: Certificates | None) -> Guards:
+    """What a scrape reads of what was kept out."""
+    return Guards(
+        service.refused_streams,
+        {reason.value: count for reason, count in gate.refused.items()},
+        certificates.expires_at_s if certificates is not None else None,
+        certificates.refused if certificates is not None else 0,
+    )
+
+
+def gauges(
+    router: Router,
+    tokenizers: Tokenizers,
+    bookings: Bookings,
+    strict: StrictBookings | None,
+    ladder: LadderWatch,
+    kept_out: Guards,
+    holding: Holding,
+) -> Gauges:
+    """What a scrape reads at this moment; `strict` is None without strict mode."""
+    fleet = router.fleet
+    in_flight = router.ledger.in_flight()
+    members = fleet.members()
+    peers = bookings.sharing.peers
+    return Gauges(
+        in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
+        ages_s={member.instance.id: fleet.age_s(member) for member in members},
+        totals={each.instance.id: each.instance.totals for each in members if each.instance.totals is not None},
+        registry_silence_s=max(0.0, time.monotonic() - fleet.contact_at_s),
+        calibration=router.beliefs.outputs.calibration(),
+        prefix_entries={
+            CacheSource.LEARNED.value: router.prefixes.entries,
+            CacheSource.TOLD.value: router.kv.entries,
+        },
+        kv_refused=router.kv.refused_blocks,
+        prefix_agreement={
+            (key.partition("@")[0], model, source.value): agreement.share
+            for key, model, source, agreement in router.trust.agreements()
+        },
+        exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
+        replicas=Replicas(
+            peers.number, peers.requests, peers.counts.lost_batches, peers.counts.expired_routers, bookings.unusable
+        ),
+        rungs=ladder.rungs(time.monotonic()),
+        guards=kept_out,
+        strict_unsettled=strict.unsettled if strict is not None else None,
+        held=holding.by_class() if router.policy.admission is not None else None,
+        left=holding.left,
+    )
+
+
+def served(router: Router, outcome: Outcome) -> Served | None:
+    """The instance that answered a decided request; None if it is not known."""
+    member, features = router.fleet.by_address(outcome.address), outcome.features
+    if member is None or features is None:
+        return None
+    instance = member.instance
+    profile = profile_for(
+        features.model,
+        instance.hardware,
+        instance.tensor_parallel,
+        instance.precision,
+        instance.pipeline_parallel,
+    )
+    return Served(instance.key, profile.name.removeprefix(f"{features.model}/"))
+
+
+def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:
+    """Each instance with what this router knows of it, as plain values for JSON."""
+    view, seen = [], ladder.seen(now)
+    for member in router.fleet.members():
+        instance = member.instance
+        work = router.ledger.work(instance.key)
+        view.append(
+            {
+                "id": instance.id,
+                "incarnation": instance.incarnation,
+                "address": instance.address,
+                "cluster": instance.cluster,
+                "models": instance.models,
+                "hardware": instance.hardware,
+                "lifecycle": instance.lifecycle,
+                "lifecycle_reason": instance.lifecycle_reason,
+                "age_s": router.fleet.age_s(member),
+                "degraded": seen.rungs_of(instance.id),
+                "running": instance.load.running,
+                "waiting": instance.load.waiting,
+                "kv_usage": instance.load.kv_usage,
+                "in_flight": work.own_requests,
+                "peers": work.peer_requests,
+                "foreign": work.foreign_running + work.foreign_waiting,
+                "prefill_backlog_s": work.prefill_backlog_s(now),
+                "prefix_blocks": router.prefixes.size(instance.key),
+                "kv_blocks_told": router.kv.size(instance.key) if instance.kv_events else None,
+                "cooldown_s": router.cooldowns.remaining_s(instance.key, now),
+            }
+        )
+    return view
