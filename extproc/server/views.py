@@ -16,6 +16,7 @@ from extproc.core.values.decision import CacheSource
 from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Guards, Replicas
 from extproc.server.certificates import Certificates
+from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch
 from extproc.server.service import Service
 
