@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from extproc.cli import main
@@ -14,6 +16,7 @@ from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file import OperatorPolicy, load_policy
+from extproc.policy_file.load import File
 
 FULL = """
 own_zone: eu-1a
@@ -113,3 +116,27 @@ def test_what_is_wrong_with_admission_is_named(tmp_path: Path, text: str, line: 
     """In one line, with the file."""
     with pytest.raises(ConfigError, match=line):
         policy_of(tmp_path, text)
+
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = re.compile(r"^(?:" + "|".join(section.name for section in msgspec.structs.fields(File)) + "):", re.M)
+EXAMPLES = [
+    pytest.param(text, id=f"{page.name}-{number}")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S))
+    if SECTIONS.search(text)
+]
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_each_example_in_the_documentation_is_a_policy_file(text: str, tmp_path: Path) -> None:
+    """As it stands there."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    assert load_policy(file) != OperatorPolicy()
+
+
+def test_the_documentation_has_examples_of_every_section() -> None:
+    """So that none is left out by the pattern that finds them."""
+    found = {name.rstrip(":") for param in EXAMPLES for name in SECTIONS.findall(str(param.values[0]))}
+    assert {"admission", "aliases", "classes", "cold", "crossings", "fallbacks", "limits", "models"} <= found

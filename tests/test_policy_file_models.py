@@ -138,10 +138,3 @@ def test_what_is_for_some_tenants_needs_the_header_that_tells_them(
     file.write_text(text)
     assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
     assert "need --tenant-header" in capsys.readouterr().err
-
-
-def test_the_example_in_the_documentation_is_a_policy_file(tmp_path: Path) -> None:
-    """As it stands there."""
-    page = (Path(__file__).parents[1] / "docs/models.md").read_text()
-    policy = models_of(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
-    assert [rule.name for rule in policy.virtual["auto"].rules] == ["code", "hard", "long", "cheap"]

@@ -37,7 +37,9 @@ class OperatorPolicy:
     cold: ColdPolicy | None = None
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sections, as they are written."""
+
     own_zone: str = ""
     crossings: tuple[ListedCrossing, ...] = ()
     unlisted: Way | None = None
@@ -57,7 +59,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def load_policy(path: Path) -> OperatorPolicy:
     """Read a policy file. Raises ConfigError, with one line that names what is wrong."""
-    file = yaml_files.load(path, _File)
+    file = yaml_files.load(path, File)
     try:
         return OperatorPolicy(
             zones=zones_of(file.own_zone, file.crossings, file.unlisted),
@@ -78,7 +80,7 @@ def load_policy(path: Path) -> OperatorPolicy:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _named(file: _File) -> set[str]:
+def _named(file: File) -> set[str]:
     """Models that the file names, stand-ins aside."""
     listed = [*file.models, *file.aliases.values(), *file.fallbacks, *file.context_window_fallbacks]
     for chain in (*file.fallbacks.values(), *file.context_window_fallbacks.values()):
