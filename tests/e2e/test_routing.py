@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from urllib.parse import urlsplit
 
 from extproc.core.values.instance import Lifecycle
-from extproc.demo.stack import MODEL, EngineSpec
+from extproc.demo.stack import MODEL, Backend, EngineSpec
 from tests.e2e.conftest import EQUALS, TWO_KINDS, Fleet, StartFleet
 from tests.e2e.eventually import eventually
+from tests.sim import engines
 
 LONG = "a prefix that is worth keeping " * 300  # about 2,300 tokens
 
@@ -87,13 +89,16 @@ async def test_a_killed_instance_gets_no_new_request_and_nobody_notices(start_fl
 
 
 async def test_a_loading_instance_gets_nothing_until_it_is_ready(start_fleet: StartFleet) -> None:
-    specs = (EngineSpec("here", "l40s"), EngineSpec("coming", "h100_sxm", load_delay_s=8.0))
-    async with start_fleet(specs) as fleet:
-        assert (await fleet.row("coming"))["lifecycle"] == "Loading"
-        while (await fleet.row("coming"))["lifecycle"] == "Loading":
-            await fleet.ask("while it loads")
-            await asyncio.sleep(0.05)
-        chosen = await fleet.chosen()
-        assert set(chosen[:-1]) == {"here"}  # the last may have been sent as it became ready
-        await fleet.ask("now it is ready")
-        assert (await fleet.chosen())[-1] == "coming"
+    async with engines.running(
+        models=(MODEL,), load_delay_s=3600.0
+    ) as engine:  # it loads for as long as the test wants
+        coming = Backend("coming", urlsplit(engine.url).port or 0, hardware="h100_sxm", loading=True)
+        async with start_fleet((EngineSpec("here", "l40s"), coming)) as fleet:
+            assert (await fleet.row("coming"))["lifecycle"] == "Loading"
+            for _ in range(5):
+                await fleet.ask("while it loads")
+            assert set(await fleet.chosen()) == {"here"}
+            engine.server.lifecycle = Lifecycle.READY
+            await eventually(lambda: fleet.row("coming"), lambda row: row["lifecycle"] == "Ready")
+            await fleet.ask("now it is ready")
+            assert (await fleet.chosen())[-1] == "coming"
