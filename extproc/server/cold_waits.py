@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from extproc.core.values.instance import Lifecycle
@@ -20,9 +22,12 @@ ENVOY_LAG_S = 0.2
 class ColdWaits:
     """Those of one router. `take` is to be called with each change of its fleet, in place of the router's."""
 
-    def __init__(self, router: Router, lag_s: float = ENVOY_LAG_S) -> None:
-        """`lag_s`: how long after us Envoy may hear of a new instance."""
+    def __init__(
+        self, router: Router, lag_s: float = ENVOY_LAG_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`lag_s`: how long after us Envoy may hear of a new instance. `clock` is the router's."""
         self._router = router
+        self._clock = clock
         self._lag_s = lag_s
         self._served: dict[str, asyncio.Event] = {}  # by model, while anybody waits for it
 
@@ -32,7 +37,7 @@ class ColdWaits:
         served = self._served.setdefault(errand.model, asyncio.Event())
         wishes.hold(errand.model)
         try:
-            async with asyncio.timeout(errand.within_s):
+            async with asyncio.timeout(max(0.0, errand.until_s - self._clock())):
                 await served.wait()
                 await asyncio.sleep(self._lag_s)
         except TimeoutError:

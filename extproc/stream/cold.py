@@ -37,7 +37,7 @@ def warmed(router: Router, choice: Choice, decide: Callable[[], Steps[Choice]], 
     router.cold.wishes.note(wanted.model, wanted.wait_s, wanted.loading)
     until_s = moment.now + router.cold.hold_s(wanted)
     while moment.now < until_s and outlook_of(router, choice, moment.now) is not None:
-        served = yield from moment.ask(AwaitModel(wanted.model, until_s - moment.now))
+        served = yield from moment.ask(AwaitModel(wanted.model, until_s))
         choice = yield from decide()
         if not served:
             break

@@ -48,10 +48,13 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class AwaitModel:
-    """Wait until an instance is Ready that serves the model, `within_s` at most; comes back with whether one is."""
+    """Wait until an instance is Ready that serves the model; comes back with whether one is.
+
+    It waits until `until_s` at the latest, on the router's clock.
+    """
 
     model: str
-    within_s: float
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,10 @@ MAX_HOLD_S = 60.0
 
 
 class Admitting:
-    """One request's way in; again for each time that it finds no place where it was let go to."""
+    """One request's way in; again for each time that it finds no place where it was let go to.
+
+    One that is refused and then waits for something else (its model) comes anew: that wait is no part of its holding.
+    """
 
     def __init__(self, router: Router, request_id: str) -> None:
         self._router = router
@@ -36,14 +39,20 @@ class Admitting:
             self._came_s = now
         answer = self._router.admit(options, now, moment.draw, full, self._came_s)
         if not isinstance(answer, Held):
-            return answer
+            return self._noted(answer)
         until_s = self._end_s = min(self._end_s, answer.until_s)
         request = options[0].request
         turn = yield from moment.ask(Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full)))
         waited_s = moment.now - now
         self.held_s = (self.held_s or 0.0) + waited_s
         if isinstance(turn, Choice):
-            return turn
+            return self._noted(turn)
         self._router.release(self._id, moment.now)
         over = Rejection(ROUTER, Reason.HELD_TOO_LONG, waited_s, until_s - now)
         return Choice(options[0], Decision(None, (), (over,)))
+
+    def _noted(self, choice: Choice) -> Choice:
+        """The choice; if it is a refusal, a clean slate."""
+        if choice.decision.chosen is None:
+            self._came_s, self._end_s = None, float("inf")
+        return choice

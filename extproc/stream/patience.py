@@ -25,10 +25,9 @@ class Patience:
 
         In FULL_DUPLEX it counts no time.
         """
-        if isinstance(errand, Hold):
-            errand = replace(errand, until_s=min(errand.until_s, self._until_s))
+        errand = replace(errand, until_s=min(errand.until_s, self._until_s))
         if self._until_s < float("inf") or mode is BodyMode.FULL_DUPLEX:
             return errand, None
-        for_s = errand.within_s if isinstance(errand, AwaitModel) else max(0.0, errand.until_s - now)
+        for_s = max(0.0, errand.until_s - now)
         self._until_s = now + for_s
         return errand, MoreTime(for_s + MARGIN_S)

@@ -13,6 +13,7 @@ from extproc.core.admission.fair_share import FairShare
 from extproc.core.admission.flow import Flow
 from extproc.core.admission.turns import Held, Turn
 from extproc.core.flight.work import Reservation
+from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.reasons.rejection_text import said
 from extproc.core.reasons.retry_after import retry_after_s
@@ -137,17 +138,21 @@ def test_whoever_nobody_could_serve_later_either_is_refused_at_once() -> None:
     assert admitted.decision.reason is Reason.MODEL_NOT_SERVED
 
 
-@pytest.mark.parametrize(
-    ("lifecycle", "holds"),
-    [(Lifecycle.LOADING, True), (Lifecycle.STARTING, True), (Lifecycle.DRAINING, False), (Lifecycle.STOPPED, False)],
-)
-def test_only_for_an_instance_that_comes_a_request_waits(lifecycle: Lifecycle, holds: bool) -> None:
-    """What is going away will not come back for it."""
-    made = admitting(instance("a", lifecycle=lifecycle))
-    assert isinstance(ask(made, "r"), Held) is holds
-    if holds:
-        publish(made, instance("a"), 0.2)
-        assert gone(made.let_go(0.2, 0.0)) == ["r"]
+@pytest.mark.parametrize("cold", [None, ColdPolicy(), ColdPolicy(usual=ColdRule(way=Way.HOLD))])
+@pytest.mark.parametrize("lifecycle", [each for each in Lifecycle if each is not Lifecycle.READY])
+def test_an_instance_that_does_not_serve_is_not_waited_for_here(lifecycle: Lifecycle, cold: ColdPolicy | None) -> None:
+    """Nor one that starts: whether its start is waited for is told by the rules of cold models, if there are any."""
+    made = admitting(instance("a", lifecycle=lifecycle, ready_in_s=20.0), cold=cold)
+    assert refused(ask(made, "r")).decision.reason is Reason.NOT_READY
+
+
+def test_who_is_held_for_room_goes_to_an_instance_that_has_started_meanwhile() -> None:
+    """What stands against the other one may pass, so it waits; and a start is room as well."""
+    made = admitting(instance("a"), instance("b", lifecycle=Lifecycle.LOADING))
+    crowd(made)
+    assert isinstance(ask(made, "r"), Held)
+    publish(made, instance("b"), 0.2)
+    assert gone(made.let_go(0.2, 0.0)) == ["r"]
 
 
 def test_an_instance_that_said_too_much_is_waited_for() -> None:

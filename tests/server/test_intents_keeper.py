@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -264,8 +265,8 @@ async def test_those_who_wait_are_woken_by_the_instance_and_by_nothing_else() ->
     """One that starts, or serves another model, wakes nobody. Who waits is counted while it does."""
     router = Router(POLICY)
     waits, wishes = ColdWaits(router, lag_s=0.0), router.cold.wishes
-    held = [asyncio.create_task(waits.until_served(AwaitModel("big", 30.0))) for _ in range(3)]
-    gone = asyncio.create_task(waits.until_served(AwaitModel("big", 30.0)))
+    held = [asyncio.create_task(waits.until_served(AwaitModel("big", time.monotonic() + 30.0))) for _ in range(3)]
+    gone = asyncio.create_task(waits.until_served(AwaitModel("big", time.monotonic() + 30.0)))
     await asyncio.sleep(0)
     assert wishes.waiting["big"] == 4
     gone.cancel()
@@ -277,7 +278,7 @@ async def test_those_who_wait_are_woken_by_the_instance_and_by_nothing_else() ->
     waits.take(router.fleet.apply(_published("b", ("big",), Lifecycle.READY), 1.0))
     assert await asyncio.gather(*held) == [True, True, True]
     assert not wishes.waiting
-    assert await waits.until_served(AwaitModel("other", 0.01)) is False
+    assert await waits.until_served(AwaitModel("other", time.monotonic() + 0.01)) is False
     assert not wishes.waiting
 
 

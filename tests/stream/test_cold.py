@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
+from extproc.core.admission.admission import Admission
 from extproc.core.fleet.fleet import Removed
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.core.models.virtual import ModelPolicy, VirtualModel
@@ -164,7 +166,7 @@ def test_a_held_request_whose_instance_is_gone_again_waits_for_the_rest_of_its_t
     """And is refused at its end, with what is known then."""
     made = fleet()
     exchange, _ = asked(made, "waits")
-    assert one(exchange.resume(True, 4.0, 0.0)) == AwaitModel("waits", 16.0)
+    assert one(exchange.resume(True, 4.0, 0.0)) == AwaitModel("waits", 20.0)
     assert refusal(one(exchange.resume(False, 20.0, 0.0))) == (503, "model_cold", 5)
     assert made.cold.wishes.take()["waits"].requests == 1
 
@@ -187,3 +189,31 @@ def test_the_explanation_says_that_the_model_is_cold() -> None:
     known = exchange.material()
     assert known is not None
     assert "is loaded nowhere, ready in 80 s (configured)" in as_text(explain(known))
+
+
+def test_with_admission_a_start_is_waited_for_as_the_rules_of_cold_models_say() -> None:
+    """Up to their limit, and not for a share of a TTFT; refused with what is left of the start."""
+    admitting = replace(POLICY, admission=Admission())
+    loading = instance("new", models=("waits",), lifecycle=Lifecycle.LOADING, ready_in_s=12.0)
+    assert asked(fleet(loading, policy=admitting), "waits")[1] == AwaitModel("waits", 20.0)
+    loading = instance("new", models=("stays",), lifecycle=Lifecycle.LOADING, ready_in_s=12.0)
+    assert refusal(asked(fleet(loading, policy=admitting), "stays")[1]) == (503, "model_loading", 12)
+
+
+def test_with_admission_but_without_rules_of_cold_models_the_start_is_told() -> None:
+    """As without admission."""
+    loading = instance("new", models=("waits",), lifecycle=Lifecycle.LOADING, ready_in_s=12.0)
+    for admission in (None, Admission()):
+        made = fleet(loading, policy=Policy(admission=admission))
+        assert refusal(asked(made, "waits")[1]) == (503, "not_ready", 12)
+
+
+def test_who_waited_for_its_model_is_admitted_as_if_it_came_now() -> None:
+    """Its first token is late already: what is bounded is how long it still takes."""
+    made = fleet(policy=replace(POLICY, admission=Admission()))
+    exchange, errand = asked(made, "waits")
+    assert isinstance(errand, AwaitModel)
+    publish(made, instance("new", models=("waits",)), 12.0)
+    reply = one(exchange.resume(True, 12.0, 0.0))
+    assert isinstance(reply, RouteTo)
+    assert reply.features.instance_key == "new@1"

@@ -185,6 +185,14 @@ def test_a_router_admits_on_a_clock_that_began_long_ago_and_after_a_long_silence
 def test_who_has_waited_for_its_model_is_held_no_longer_than_envoy_was_asked_for_then() -> None:
     """It heeds one wish only: what is left of that time is all that there is."""
     exchange, hold = asking(full())
-    wait = AwaitModel("m", 20.0)
+    wait = AwaitModel("m", 21.0)
     assert exchange.wait(wait, 1.0) == (wait, MoreTime(20.0 + MARGIN_S))
     assert exchange.wait(hold, 15.0) == (replace(hold, until_s=21.0), None)
+
+
+def test_who_was_held_waits_for_its_model_no_longer_than_envoy_was_asked_for() -> None:
+    """The instance went while it was held: the second wait is in the time of the first."""
+    exchange, hold = asking(full())
+    assert exchange.wait(hold, 0.0) == (hold, MoreTime(hold.until_s + MARGIN_S))
+    late = AwaitModel("m", hold.until_s + 20.0)
+    assert exchange.wait(late, 1.0) == (AwaitModel("m", hold.until_s), None)

@@ -1,9 +1,13 @@
-"""Which reasons against an instance may be gone in a while, so that a request can wait for that."""
+"""Which reasons against an instance may be gone in a while, so that a request can wait for that.
+
+A start is none of them: it is not waited for as room is, which comes within a share of a class's TTFT. Where the model
+is loaded nowhere, the rules of cold models say what becomes of the request (`core.models.cold`); without them it is
+refused with the time that the start has left.
+"""
 
 from __future__ import annotations
 
-from extproc.core.values.decision import Decision, Reason, Rejection
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.decision import Decision, Reason
 
 _PASSING = frozenset(
     {
@@ -18,15 +22,8 @@ _PASSING = frozenset(
         Reason.PREFIX_ELSEWHERE,
     }
 )
-_COMING = frozenset({Lifecycle.STARTING.value, Lifecycle.LOADING.value})
 
 
 def may_pass(decision: Decision) -> bool:
     """Whether anything that nobody could take now may be taken later as it is."""
-    return any(map(_passes, decision.rejected))
-
-
-def _passes(rejection: Rejection) -> bool:
-    if rejection.reason is Reason.NOT_READY:
-        return rejection.has in _COMING
-    return rejection.reason in _PASSING
+    return any(rejection.reason in _PASSING for rejection in decision.rejected)
