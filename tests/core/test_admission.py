@@ -14,6 +14,7 @@ from extproc.core.admission.flow import Flow
 from extproc.core.admission.turns import Held, Turn
 from extproc.core.flight.work import Reservation
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
+from extproc.core.models.plan import ABSENT
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.reasons.rejection_text import said
 from extproc.core.reasons.retry_after import retry_after_s
@@ -23,7 +24,7 @@ from extproc.core.values.decision import Reason, Rejection
 from extproc.core.values.instance import Lifecycle
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import RequestClass
-from tests.core.builders import instance, publish, request, router
+from tests.core.builders import MODEL, instance, publish, request, router
 
 BATCH = RequestClass.BATCH
 
@@ -312,6 +313,50 @@ def test_who_waits_for_its_prefix_lets_others_go_first() -> None:
     assert isinstance(ask(made, "next", 0.2), Held)
     relieve(made, 0.3, other)
     assert gone(made.let_go(0.3, 0.0))[0] == "next"
+
+
+def options(name: str, *models: str, ranks: tuple[int, ...] = (0, 1), **changes: Any) -> tuple[Option, ...]:
+    """A request that several models may serve, as a plan with fallbacks or a virtual model gives it."""
+    asked = zip(models, ranks, strict=True)
+    return tuple([Option(request(name, model=each, **changes), rank=rank, opens_for=ABSENT) for each, rank in asked])
+
+
+@pytest.mark.parametrize(
+    ("prefill_s", "tokens", "number"), [(30.0, 100, 100), (0.0, 8000, 400), (0.0, 100, 300)], ids=["ttft", "tpot", "full"]
+)
+def test_a_fallback_is_tried_before_anybody_is_held(prefill_s: float, tokens: int, number: int) -> None:
+    """Where its first token or the next ones would be late, or its place is taken."""
+    limit = 300 if number == 300 else None
+    made = admitting(instance("a", kv_blocks=None), instance("b", models=("spare",)), max_in_flight=limit)
+    crowd(made, prefill_s, number=number, tokens=tokens)
+    answer = made.admit(options("r", MODEL, "spare"), 0.0, 0.0)
+    assert isinstance(answer, Choice)
+    assert answer.decision.chosen is not None
+    assert answer.decision.chosen.instance.id == "b"
+    crowd(made, name="b")
+    assert isinstance(made.admit(options("s", MODEL, "spare"), 0.0, 0.0), Held)
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0, 0)], ids=["a fallback", "a virtual model"])
+def test_no_other_model_is_taken_because_a_prefix_is_elsewhere(ranks: tuple[int, int]) -> None:
+    """There is room for the model that costs less, if not where the prompt is held: that opens no fallback."""
+    prefix = tuple(range(40))
+    made = admitting(instance("a"), instance("b"), instance("c", models=("spare",)))
+    first = refused(ask(made, "seed", prefix=prefix, prompt_tokens=2560))
+    assert first.decision.chosen is not None
+    home = first.decision.chosen.instance.id
+    made.release("seed", 0.1)
+    for name in "abc":
+        crowd(made, name=name)
+    asked = options("r", MODEL, "spare", ranks=ranks, prefix=prefix, prompt_tokens=2560)
+    asked = (asked[0], replace(asked[1], extra_s=60.0))
+    assert isinstance(made.admit(asked, 0.2, 0.0), Held)
+    other = "b" if home == "a" else "a"
+    relieve(made, 0.3, other)
+    relieve(made, 0.3, "c")
+    [turn] = made.let_go(0.3, 0.0)
+    assert turn.choice.decision.chosen is not None
+    assert turn.choice.decision.chosen.instance.id == other
 
 
 def test_those_who_are_held_ahead_count_for_retry_after() -> None:
