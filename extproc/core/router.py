@@ -19,7 +19,7 @@ from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.flight.believed import features_of
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.load_meter import LoadMeter, MetLoad
-from extproc.core.flight.prompts import prompt_id, prompt_reservation, prompts_over, reservation_of
+from extproc.core.flight.prompts import is_prompt, prompt_id, prompt_reservation, prompts_over, reservation_of
 from extproc.core.flight.work import Reservation
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
@@ -73,7 +73,7 @@ class Router:
         rules = self.policy.admission
         self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
         if self.gate is not None:
-            self.ledger.on_peer = self.gate.hear
+            self.ledger.on_peer = self._heard
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -109,6 +109,8 @@ class Router:
             self.meter.forget(key)
             self.beliefs.forget(key)
         for member in change.reported:
+            if self.gate is not None:
+                self.gate.pools.learn(member.instance.models)
             if self.policy.hand_over is not HandOver.NONE:
                 self._end_prompts(member.instance, member.observed_at_s)
             self.ledger.report(member.instance, member.observed_at_s)
@@ -180,6 +182,12 @@ class Router:
     def held_ahead_s(self, options: Sequence[Option], now: float) -> float:
         """Seconds that those will take who are held and go before such a request: part of its `retry_after_s`."""
         return 0.0 if self.gate is None else self.gate.ahead_s(options, now)
+
+    def _heard(self, key: str, reservation: Reservation, now: float) -> None:
+        """A peer has booked a request at an instance; of one that two instances share its answer counts for all."""
+        member = self.fleet.get(key.partition("@")[0])
+        if self.gate is not None and member is not None and not is_prompt(reservation.request_id):
+            self.gate.hear(reservation, member.instance.models, now)
 
     def limit(self, instance: Instance) -> int | None:
         """Open requests that an instance may have by the operator's rules, None if any number."""

@@ -22,9 +22,7 @@ ENVOY_LAG_S = 0.2
 class ColdWaits:
     """Those of one router. `take` is to be called with each change of its fleet, in place of the router's."""
 
-    def __init__(
-        self, router: Router, lag_s: float = ENVOY_LAG_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, router: Router, lag_s: float = ENVOY_LAG_S, clock: Callable[[], float] = time.monotonic) -> None:
         """`lag_s`: how long after us Envoy may hear of a new instance. `clock` is the router's."""
         self._router = router
         self._clock = clock

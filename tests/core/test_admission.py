@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.admission.accounts import Account, Pools
 from extproc.core.admission.admission import Admission
 from extproc.core.admission.bounds import bounds_for
 from extproc.core.admission.fair_share import FairShare
@@ -322,7 +323,9 @@ def options(name: str, *models: str, ranks: tuple[int, ...] = (0, 1), **changes:
 
 
 @pytest.mark.parametrize(
-    ("prefill_s", "tokens", "number"), [(30.0, 100, 100), (0.0, 8000, 400), (0.0, 100, 300)], ids=["ttft", "tpot", "full"]
+    ("prefill_s", "tokens", "number"),
+    [(30.0, 100, 100), (0.0, 8000, 400), (0.0, 100, 300)],
+    ids=["ttft", "tpot", "full"],
 )
 def test_a_fallback_is_tried_before_anybody_is_held(prefill_s: float, tokens: int, number: int) -> None:
     """Where its first token or the next ones would be late, or its place is taken."""
@@ -415,6 +418,85 @@ def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
         share.look(number / 10)
         share.charge("flood", 100.0, number / 10)
     assert share.left("flood") == 1.0
+
+
+def served(made: Router, tenant: str, now: float, **changes: Any) -> None:
+    """A request that is let in, and over at once."""
+    assert refused(ask(made, f"{tenant}{now}", now, tenant=tenant, **changes)).decision.chosen is not None
+    made.release(f"{tenant}{now}", now)
+
+
+def test_models_that_any_instance_serves_together_are_one_pool() -> None:
+    """Also where it takes a third to join two; what no instance serves stands alone."""
+    pools = Pools()
+    for models in (("a", "lora"), ("b",), ("c", "d"), ()):
+        pools.learn(models)
+    assert pools.of("a") == pools.of("lora") != pools.of("b")
+    assert pools.of("unheard of") == "unheard of"
+    pools.learn(("d", "lora"))
+    assert {pools.of(model) for model in ("a", "lora", "c", "d")} == {pools.of("a")}
+    assert pools.of("b") not in (pools.of("a"), pools.of("unheard of"))
+
+
+@pytest.mark.parametrize(("models", "narrower"), [(("x",), False), (("x", MODEL), True)])
+def test_tenants_whose_models_share_no_instance_do_not_narrow_each_other(
+    models: tuple[str, ...], narrower: bool
+) -> None:
+    """Each is alone with its model, however little the other asks of its own."""
+    made = admitting(instance("a"), instance("b", models=models))
+    for number in range(100):
+        served(made, "much", number / 10)
+        served(made, "little", number / 10 + 0.05, model="x", prompt_tokens=10, expected_output_tokens=5)
+    for name in "ab":
+        ahead = Reservation(f"p{name}", 10.0, 0.5, 10, 10, 10, router="peer", tenant="much")
+        made.ledger.reserve(f"{name}@1", ahead, 10.0)
+    assert isinstance(ask(made, "r", 10.0, tenant="much"), Held) is narrower
+
+
+def test_what_is_served_of_one_model_leaves_the_order_of_who_waits_for_another() -> None:
+    """A tenant alone with its model has had far more than anybody else; that makes nobody else's debts equal."""
+    made = admitting(instance("a"), instance("b", models=("x",)), rules=Admission(wait_share=1.0))
+    crowd(made)
+    assert made.gate is not None
+    for tenant, tokens, model in (
+        ("flood", 900, MODEL),
+        ("flood", 900, MODEL),
+        ("quiet", 9, MODEL),
+        ("alone", 9000, "x"),
+    ):
+        sent = Reservation("p", 0.1, 0.0, tokens, 1, tokens, router="peer", tenant=tenant)
+        for _ in range(1 + 9 * (model == "x")):
+            made.gate.hear(sent, (model,), 0.1)
+    assert isinstance(ask(made, "first", 0.5, tenant="flood"), Held)
+    assert isinstance(ask(made, "second", 0.6, tenant="quiet"), Held)
+    relieve(made, 0.7)
+    assert gone(made.let_go(0.7, 0.0)) == ["second", "first"]
+
+
+def test_a_peers_word_is_taken_in_however_late_the_first_request_comes() -> None:
+    """A router that asks nothing for days hears of what the others serve."""
+    made = admitting()
+    for day in range(3):
+        now = 1e6 + 86_400.0 * day
+        made.ledger.reserve("a@1", Reservation(f"p{day}", now, 0.0, 9, 9, 9, router="peer", tenant="t"), now)
+    assert made.gate is not None
+
+
+def test_a_peers_request_is_owed_once() -> None:
+    """Wherever it went in the end, and though two instances share it."""
+    made = admitting(instance("a"), instance("b"))
+    assert made.gate is not None
+
+    def debt() -> float:
+        assert made.gate is not None
+        return made.gate.room.rank(0.0, Account(MODEL, "t"), 0.0)[2]
+
+    for name in ("other", "t"):
+        made.ledger.reserve("a@1", Reservation("p", 0.0, 1.0, 100, 10, 100, router=name, tenant=name), 0.0)
+    once = debt()
+    made.ledger.move("p", "b@1", 0.1, "t")
+    made.ledger.reserve("a@1", Reservation("p/prompt", 0.0, 1.0, 100, 0, 100, router="t", tenant="t"), 0.0)
+    assert debt() == once > 0.0
 
 
 @pytest.mark.parametrize(

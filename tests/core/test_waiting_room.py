@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.admission.accounts import Account
 from extproc.core.admission.debts import Debts
 from extproc.core.admission.lazy_heap import LazyHeap
 from extproc.core.admission.waiting_room import Entry, WaitingRoom
@@ -21,7 +22,7 @@ def entry(name: str, number: int = 0, **changes: Any) -> Entry:
         "options": (Option(request(name)),),
         "lane": "model",
         "band": 0.0,
-        "tenant": "t",
+        "account": Account("model", "t"),
         "arrived_s": 0.0,
         "until_s": 10.0,
         "number": number,
@@ -35,7 +36,7 @@ def entry(name: str, number: int = 0, **changes: Any) -> Entry:
 
 def room(debts: Debts | None = None) -> WaitingRoom:
     debts = debts or Debts(lambda _: 1.0)
-    return WaitingRoom(debts.of, lambda _: 1.0)
+    return WaitingRoom(lambda account: debts.of(account.tenant), lambda _: 1.0)
 
 
 def drained(held: WaitingRoom, lane: str = "model") -> list[str]:
@@ -51,8 +52,14 @@ def drained(held: WaitingRoom, lane: str = "model") -> list[str]:
     ("first", "second"),
     [
         ({"band": 0.0, "until_s": 9.0}, {"band": 1.0, "until_s": 1.0}),  # priority before the deadline
-        ({"tenant": "poor", "until_s": 9.0}, {"tenant": "rich", "until_s": 1.0}),  # debt before the deadline
-        ({"band": 0.0, "tenant": "rich"}, {"band": 1.0, "tenant": "poor"}),  # priority before debt
+        (
+            {"account": Account("model", "poor"), "until_s": 9.0},
+            {"account": Account("model", "rich"), "until_s": 1.0},
+        ),  # debt before the deadline
+        (
+            {"band": 0.0, "account": Account("model", "rich")},
+            {"band": 1.0, "account": Account("model", "poor")},
+        ),  # priority before debt
         ({"until_s": 1.0}, {"until_s": 9.0}),  # then the deadline
         ({"number": 1}, {"number": 2}),  # then who came first
     ],
@@ -73,14 +80,14 @@ def test_a_tenant_that_is_served_steps_back_behind_the_others() -> None:
     debts = Debts(lambda _: 1.0)
     held = room(debts)
     for number in range(6):
-        held.add(entry(f"flood-{number}", number, tenant="flood"))
+        held.add(entry(f"flood-{number}", number, account=Account("model", "flood")))
     for number in range(3):
-        held.add(entry(f"quiet-{number}", 10 + number, tenant="quiet"))
+        held.add(entry(f"quiet-{number}", 10 + number, account=Account("model", "quiet")))
     turns = []
     while (head := held.head("model")) is not None:
         held.remove(head.request_id)
-        debts.serve(head.tenant, head.tokens)
-        turns.append(head.tenant)
+        debts.serve(head.account.tenant, head.tokens)
+        turns.append(head.account.tenant)
     assert turns[:6].count("quiet") == 3
     assert turns[6:] == ["flood"] * 3
 
@@ -97,9 +104,9 @@ def test_the_last_is_of_the_least_urgent_band_and_of_the_tenant_that_would_have_
     """Batch before interactive, whatever it owes; then the flood; of it the one that came last."""
     held = room()
     for number in range(5):
-        held.add(entry(f"flood-{number}", number, tenant="flood", until_s=float(number)))
-    held.add(entry("quiet", 6, tenant="quiet", until_s=99.0))
-    held.add(entry("batch", 7, tenant="poor", band=9.0))
+        held.add(entry(f"flood-{number}", number, account=Account("model", "flood"), until_s=float(number)))
+    held.add(entry("quiet", 6, account=Account("model", "quiet"), until_s=99.0))
+    held.add(entry("batch", 7, account=Account("model", "poor"), band=9.0))
     gone = []
     while (last := held.last()) is not None:
         held.remove(last.request_id)
@@ -130,7 +137,7 @@ def test_it_agrees_with_a_sorted_list(seed: int) -> None:
                     number,
                     lane=chance.choice("xy"),
                     band=float(chance.randint(0, 2)),
-                    tenant=chance.choice("abcd"),
+                    account=Account("model", chance.choice("abcd")),
                     until_s=float(chance.randint(0, 5)),
                     body_bytes=chance.randint(0, 9),
                 )
@@ -167,7 +174,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     held = room()
     held.add(entry("stays", lane="model", until_s=1.0, band=-1.0))
     for number in range(10_000):
-        held.add(entry(f"r{number}", number, tenant=f"t{number}", until_s=5.0 + number))
+        held.add(entry(f"r{number}", number, account=Account("model", f"t{number}"), until_s=5.0 + number))
         held.remove(f"r{number}")
     assert max(map(len, (held._ends, held._last, *held._lanes.values()))) < 200
     assert len(held._lines) == 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import replace
 
+from extproc.core.admission.accounts import Account, Accounts, Pools
 from extproc.core.admission.admission import Admission
 from extproc.core.admission.bounds import Bounds, bounds_for
-from extproc.core.admission.debts import Debts, service_tokens
-from extproc.core.admission.fair_share import FairShare
+from extproc.core.admission.debts import service_tokens
 from extproc.core.admission.flow import Flow
 from extproc.core.admission.passing import may_pass
 from extproc.core.admission.turns import Held, Turn
@@ -40,9 +40,9 @@ class Gate:
 
     def __init__(self, rules: Admission, classes: ClassPolicy, place: Place) -> None:
         self._rules, self._classes, self._place = rules, classes, place
-        self.debts = Debts(rules.weight)
-        self._share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
-        self.room = WaitingRoom(self.debts.of, rules.weight, self._share.is_above)
+        self.pools = Pools()
+        self._accounts = Accounts(rules)
+        self.room = WaitingRoom(self._accounts.debt, self._accounts.weight, self._accounts.is_above)
         self._shed: list[Turn] = []
         self._number = 0
         self._stuck: dict[Hashable, Decision] = {}  # by lane: why its head could not go
@@ -67,8 +67,7 @@ class Gate:
         arrived_s: float | None = None,
     ) -> Choice | Held:
         """Let a request in, or hold it; or refuse it, where waiting helps nothing or there is no room to wait."""
-        if self._share.look(now):
-            self.room.refresh()
+        self._look(now)
         entry = self._entry(options, now if arrived_s is None else arrived_s)
         head = self.room.head(entry.lane)
         if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
@@ -104,14 +103,22 @@ class Gate:
         """A held request's client is gone. False if it is not held."""
         return self.room.remove(request_id) is not None
 
-    def hear(self, reservation: Reservation, now: float) -> None:
-        """A peer has let a request go: its tenant owes as much as if it had been us."""
-        self._serve(reservation.tenant, reservation.uncached_tokens, reservation.output_tokens, now)
+    def hear(self, reservation: Reservation, models: tuple[str, ...], now: float) -> None:
+        """A peer has let a request go to an instance of `models`: its tenant owes as much as if it had been us."""
+        self._look(now)
+        if models:
+            account = Account(self.pools.of(models[0]), reservation.tenant)
+            tokens = service_tokens(reservation.uncached_tokens, reservation.output_tokens)
+            self._accounts.serve(account, tokens, now)
 
     def ahead_s(self, options: Sequence[Option], now: float) -> float:
         """Seconds until those are gone that are held and go before such a request; 0 while nobody knows the pace."""
         lane, band = _lane(options), _band(options[0].request, self._classes)
         return self._flow.takes_s(self.room.ahead(lane, band), now)
+
+    def _look(self, now: float) -> None:
+        if self._accounts.look(now):
+            self.room.refresh()
 
     def _lanes(self) -> list[Hashable]:
         """Those whose heads are tried now, in the order of their heads."""
@@ -131,7 +138,7 @@ class Gate:
         Where there is room, but not where the head has its prefix, the next ones of its tenant are asked before it
         goes there without: computing prompts anew is what an overloaded fleet can least afford.
         """
-        choice = self._try(head, now, draw, full, keeps_prefix=True)
+        choice = self._try(head, now, draw, full, keeps_prefix=_wants_one_model(head))
         if choice.decision.chosen is not None or not _is_elsewhere(choice):
             return head, choice
         for entry in self.room.behind(head, _ASKED_BEFORE):
@@ -146,18 +153,15 @@ class Gate:
         chosen = choice.decision.chosen
         if chosen is not None:
             request = choice.option.request
-            self._serve(
-                request.tenant, request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens, now
-            )
+            tokens = service_tokens(request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens)
+            self._accounts.serve(self._account(request), tokens, now)
         return choice
 
-    def _serve(self, tenant: str, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        tokens = service_tokens(uncached_tokens, output_tokens)
-        self.debts.serve(tenant, tokens)
-        self._share.charge(tenant, tokens, now)
+    def _account(self, request: Request) -> Account:
+        return Account(self.pools.of(request.model), request.tenant)
 
     def _bounds(self, request: Request, now: float, waited_s: float, keeps_prefix: bool = False) -> Bounds:
-        left = self._share.left(request.tenant)
+        left = self._accounts.left(self._account(request))
         bounds = bounds_for(request, self._classes, self._rules, now, waited_s, left)
         if left == 1.0 and not keeps_prefix:
             return bounds
@@ -177,7 +181,7 @@ class Gate:
             options=tuple(options),
             lane=_lane(options),
             band=_band(request, self._classes),
-            tenant=request.tenant,
+            account=self._account(request),
             arrived_s=now,
             until_s=min(until_s, soonest_s),
             number=self._number,
@@ -194,13 +198,20 @@ class Gate:
             last = self.room.last()
             assert last is not None  # something is over a limit
             self.room.remove(last.request_id)
-            limit: float = rules.max_held_requests
-            shed = _shed(last, Rejection(ROUTER, Reason.HOLDING_FULL, limit + 1, limit), self._stuck.get(last.lane))
+            shed = _shed(last, self._no_room(last), self._stuck.get(last.lane))
             if last.request_id == entry.request_id:
                 return shed.choice
             self._shed.append(shed)
         self._again_s = min(self._again_s, now + _again_in_s(why))
         return Held(entry.request_id, entry.until_s)
+
+    def _no_room(self, last: Entry) -> Rejection:
+        """By how much there was too much to hold, before the last one was taken out."""
+        requests, most = len(self.room) + 1.0, float(self._rules.max_held_requests)
+        if requests > most:
+            return Rejection(ROUTER, Reason.HOLDING_FULL, requests, most)
+        body_bytes = self.room.body_bytes + last.body_bytes
+        return Rejection(ROUTER, Reason.HOLDING_FULL, f"{body_bytes} bytes", f"room for {self._rules.max_held_bytes}")
 
     def _too_late(self, entry: Entry, now: float) -> Rejection:
         if not entry.reachable:
@@ -221,6 +232,12 @@ def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
 
 def _may_wait(choice: Choice) -> bool:
     return may_pass(choice.decision) or any(may_pass(decision) for _, decision in choice.others)
+
+
+def _wants_one_model(entry: Entry) -> bool:
+    """Whether it is left open on which instance it goes, but not as which model, unless that one has no room."""
+    first, *others = entry.options
+    return all(other.rank > first.rank for other in others)
 
 
 def _is_elsewhere(choice: Choice) -> bool:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
+from extproc.core.admission.accounts import Account
 from extproc.core.admission.lazy_heap import Key, LazyHeap
 from extproc.core.values.decision import Decision
 from extproc.core.values.option import Option
@@ -29,7 +30,7 @@ class Entry:
     options: tuple[Option, ...]
     lane: Hashable
     band: float
-    tenant: str
+    account: Account
     arrived_s: float
     until_s: float  # when it is shed at the latest
     number: int  # of its coming
@@ -50,7 +51,7 @@ class _Line:
 
     lane: Hashable
     band: float
-    tenant: str
+    account: Account
     entries: list[Entry] = field(default_factory=list)
     tokens: float = 0.0
 
@@ -60,20 +61,20 @@ def _order(entry: Entry) -> tuple[float, int]:
 
 
 class WaitingRoom:
-    """All that is held. `debt_of` gives a tenant's debt over its weight; `weight_of` the weight.
+    """All that is held. `debt_of` gives the debt over the weight of a tenant's account; `weight_of` the weight.
 
-    `is_above` says whether a tenant is above its share; when that changes, `refresh` is to be called.
+    `is_above` says whether the tenant is above its share; when that changes, `refresh` is to be called.
     """
 
     def __init__(
         self,
-        debt_of: Callable[[str], float],
-        weight_of: Callable[[str], float],
-        is_above: Callable[[str], bool] = lambda _: False,
+        debt_of: Callable[[Account], float],
+        weight_of: Callable[[Account], float],
+        is_above: Callable[[Account], bool] = lambda _: False,
     ) -> None:
         self._debt_of, self._weight_of, self._is_above = debt_of, weight_of, is_above
         self._entries: dict[str, Entry] = {}
-        self._lines: dict[tuple[Hashable, float, str], _Line] = {}
+        self._lines: dict[tuple[Hashable, float, Account], _Line] = {}
         self._lanes: dict[Hashable, LazyHeap[_Line]] = {}
         self._last: LazyHeap[_Line] = LazyHeap(self._last_key)
         self._ends: LazyHeap[Entry] = LazyHeap(self._end_key)
@@ -95,7 +96,7 @@ class WaitingRoom:
         self._entries[entry.request_id] = entry
         self.body_bytes += entry.body_bytes
         self._counts[entry.lane, entry.band] += 1
-        name = entry.lane, entry.band, entry.tenant
+        name = entry.lane, entry.band, entry.account
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(*name)
@@ -118,7 +119,7 @@ class WaitingRoom:
         self._counts[entry.lane, entry.band] -= 1
         if not self._counts[entry.lane, entry.band]:
             del self._counts[entry.lane, entry.band]
-        name = entry.lane, entry.band, entry.tenant
+        name = entry.lane, entry.band, entry.account
         line = self._lines[name]
         del line.entries[bisect_left(line.entries, entry.order, key=_order)]
         line.tokens -= entry.tokens
@@ -145,7 +146,7 @@ class WaitingRoom:
 
     def behind(self, head: Entry, number: int) -> list[Entry]:
         """Those of its tenant and band who come next after the head of a lane."""
-        return self._lines[head.lane, head.band, head.tenant].entries[1 : 1 + number]
+        return self._lines[head.lane, head.band, head.account].entries[1 : 1 + number]
 
     def ahead(self, lane: Hashable, band: float) -> int:
         """How many are held in a lane that go before a newcomer of such a band, whoever's they are."""
@@ -160,13 +161,13 @@ class WaitingRoom:
         """Who is shed first if nothing happens."""
         return self._ends.first()
 
-    def rank(self, band: float, tenant: str, until_s: float) -> Rank:
+    def rank(self, band: float, account: Account, until_s: float) -> Rank:
         """Where a request stands, or would."""
-        return band, float(self._is_above(tenant)), self._debt_of(tenant), until_s
+        return band, float(self._is_above(account)), self._debt_of(account), until_s
 
     def rank_of(self, entry: Entry) -> Rank:
         """Where a held request stands."""
-        return self.rank(entry.band, entry.tenant, entry.until_s)
+        return self.rank(entry.band, entry.account, entry.until_s)
 
     def _first_key(self, line: _Line) -> Key | None:
         return self.rank_of(line.entries[0]) if line.entries else None
@@ -174,7 +175,7 @@ class WaitingRoom:
     def _last_key(self, line: _Line) -> Key | None:
         if not line.entries:
             return None
-        debt = self._debt_of(line.tenant) + line.tokens / self._weight_of(line.tenant)
+        debt = self._debt_of(line.account) + line.tokens / self._weight_of(line.account)
         return -line.band, -debt, -line.entries[-1].until_s
 
     def _end_key(self, entry: Entry) -> Key | None:

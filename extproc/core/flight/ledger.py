@@ -45,8 +45,8 @@ class Ledger:
         self.on_adapter: Callable[[Place, str, str, float], None] | None = None
         """Called for each reservation with an adapter: its place and instance, the adapter, and since when; the
         instance is "" when it is over there."""
-        self.on_peer: Callable[[Reservation, float], None] | None = None
-        """Called with each reservation that a peer tells of, and when its word came."""
+        self.on_peer: Callable[[str, Reservation, float], None] | None = None
+        """Called with the instance and each new reservation that a peer tells of, and when its word came."""
         self.changed: set[str] = set()
         """Instance keys whose work has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
         self._work: dict[str, Work] = {}
@@ -74,10 +74,16 @@ class Ledger:
 
         `now` tells when the word of it came, if that is later than it was taken; its `prefill_s` is what was left then.
         """
+        now = reservation.taken_s if now is None else now
+        self._enter(key, reservation, now)
+        if reservation.router != OURS and self.on_peer is not None:
+            self.on_peer(key, reservation, now)
+
+    def _enter(self, key: str, reservation: Reservation, now: float) -> None:
         router, request_id = reservation.router, reservation.request_id
         work = self._work.setdefault(key, Work())
         self.changed.add(key)
-        begins_s = max(work.prefill_free_at_s, reservation.taken_s if now is None else now)
+        begins_s = max(work.prefill_free_at_s, now)
         done_at_s = begins_s + reservation.prefill_s
         work.active[router, request_id] = reservation
         work.prefilled_at_s[router, request_id] = done_at_s
@@ -99,8 +105,6 @@ class Ledger:
             work.peer_prefill_s += reservation.prefill_s
             work.peer_prompts += reservation.prefill_s > 0.0
             work.peer_sent.append((reservation.taken_s, reservation.prefill_s))
-            if self.on_peer is not None:
-                self.on_peer(reservation, reservation.taken_s if now is None else now)
 
     def release(self, request_id: str, now: float, router: str = OURS) -> None:
         """End a reservation. Unknown ids are ignored, so that it may be called twice.
@@ -146,7 +150,7 @@ class Ledger:
             _move_up(left, [(done_at_s, undone_s)])
         if router == OURS:
             left.own_requests -= 1
-        self.reserve(key, replace(reservation, prefill_s=0.0))
+        self._enter(key, replace(reservation, prefill_s=0.0), reservation.taken_s)
         return True
 
     def report(self, instance: Instance, observed_at_s: float) -> None:

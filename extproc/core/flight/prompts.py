@@ -19,6 +19,11 @@ def prompt_id(request_id: str) -> str:
     return request_id + _SUFFIX
 
 
+def is_prompt(reservation_id: str) -> bool:
+    """Whether a reservation is that of a prompt whose answer another instance gives."""
+    return reservation_id.endswith(_SUFFIX)
+
+
 def reservation_of(request: Request, chosen: Candidate, now: float, *, handed_over: bool = False) -> Reservation:
     """A request where it is answered; `handed_over`: another instance computes its prompt and hands its KV over."""
     return Reservation(

@@ -24,8 +24,11 @@ from extproc.core.values.request import Caller, Request
 CONTEXT = frozenset({Reason.CONTEXT_TOO_LONG, Reason.KV_TOO_SMALL})
 """Reasons that open `context_fallbacks`: the prompt is too long."""
 _PASSING = list(Reason)[list(Reason).index(Reason.NOT_READY) :]
-ABSENT = frozenset({Reason.MODEL_NOT_SERVED, Reason.ROLE_TAKES_HALF, *_PASSING})
-"""Reasons that open `fallbacks`: nobody serves the model, or nobody can now. What a client demands opens none."""
+ABSENT = frozenset({Reason.MODEL_NOT_SERVED, Reason.ROLE_TAKES_HALF, *_PASSING}) - {Reason.PREFIX_ELSEWHERE}
+"""Reasons that open `fallbacks`: nobody serves the model, or nobody can now. What a client demands opens none.
+
+Nor does a prefix that is held elsewhere: there is room, only not the best.
+"""
 _ANY = frozenset(Reason)
 
 
