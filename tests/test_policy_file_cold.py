@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.commands.deciding_arguments import awaited_for_at_most
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.errors import ConfigError
 from extproc.policy_file import load_policy
@@ -57,7 +58,7 @@ def test_without_the_section_no_model_is_cold_and_an_empty_one_turns_it_on(tmp_p
     [
         ("{default: {way: wait}}", "wait"),
         ("{models: {m: {start_s: 0}}}", "start_s of cold m"),
-        ("{hold_s: 40}", "hold_s"),
+        ("{hold_s: .inf}", "hold_s"),
         ("{hold_s: 0}", "hold_s"),
         ("{remember_s: -1}", "remember_s"),
         ("{most_held: -1}", "most_held"),
@@ -86,3 +87,12 @@ def test_a_webhook_that_cannot_be_used_is_refused_at_the_start(
     """Rather than that it is never told anything."""
     assert main(["serve", *flags]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_no_model_is_waited_for_longer_than_envoy_waits() -> None:
+    """It ignores a wish for more time than it was told to grant, and goes on undecided."""
+    assert awaited_for_at_most(None, 10.0) is None
+    for longest_s, hold_s in ((10.0, 10.0), (60.0, 25.0)):
+        rules = awaited_for_at_most(ColdPolicy(), longest_s)
+        assert rules is not None
+        assert rules.hold_s == hold_s

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
 
 SHORTEST_LIFE_S = 120.0
+LONGEST_LIFE_S = 86_400.0  # whatever somebody says of a start
 WORD_LIFE_S = 15.0  # a router that has said nothing of what it holds for so long holds nothing any more
 _WAITING = "waiting:"
 
@@ -60,7 +61,7 @@ class Intents:
 
         `cold`: no instance is starting with it. With `claim_s`, ask to be the one who tells others of it, for so long.
         """
-        life_ms = _ms(max(life_s, SHORTEST_LIFE_S))
+        life_ms = _ms(min(LONGEST_LIFE_S, max(SHORTEST_LIFE_S, life_s)))
         arguments = (model, self._router, requests, waiting, life_ms, _ms(claim_s), int(cold))
         age_ms, asked, tell = await self._link.run(self._intend, self._keys(model), arguments)
         return Wanted(age_ms / 1000, asked, bool(tell))
@@ -75,13 +76,13 @@ class Intents:
 
     async def models(self) -> tuple[str, ...]:
         """Models that are wanted, in no order."""
-        found = await self._link.command("ZRANGE", self._index, 0, -1)
+        now_ms = _ms(await self._now_s())
+        found = await self._link.command("ZRANGE", self._index, now_ms, "+inf", "BYSCORE")
         return tuple(name.decode() for name in found)
 
     async def read(self) -> tuple[Intent, ...]:
         """All intents, the oldest first."""
-        seconds, microseconds = await self._link.command("TIME")
-        now_s = int(seconds) + int(microseconds) * 1e-6
+        now_s = await self._now_s()
         listed = await self._link.command("ZRANGE", self._index, 0, -1, "WITHSCORES")
         found = []
         for name, ends_ms in zip(listed[::2], listed[1::2], strict=True):
@@ -91,6 +92,10 @@ class Intents:
             if intent is not None:
                 found.append(intent)
         return tuple(sorted(found, key=lambda each: each.since_s))
+
+    async def _now_s(self) -> float:
+        seconds, microseconds = await self._link.command("TIME")
+        return int(seconds) + int(microseconds) * 1e-6
 
     def _keys(self, model: str) -> tuple[str, str]:
         return f"{self._base}:intent:{model}", self._index

@@ -50,11 +50,11 @@ class StartMemory:
         found = {}
         for name, data in zip(flat[::2], flat[1::2], strict=True):
             try:
-                starts = _DECODER.decode(data)
-            except msgspec.DecodeError:  # of another version
+                model, starts = name.decode(), _DECODER.decode(data)
+            except (UnicodeDecodeError, msgspec.DecodeError):  # of another version, or program
                 continue
             if starts.served_at_s >= since_s:
-                found[name.decode()] = starts
+                found[model] = starts
         return found
 
     async def write(

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from extproc.adapters.http_client import Answer, Failure, HttpClient
 
@@ -57,7 +58,7 @@ class Webhook:
             pause_s = min(_LONGEST_PAUSE_S, 2.0 * pause_s)
 
     def _headers(self, body: bytes, key: str) -> dict[str, str]:
-        headers = {KEY_HEADER: key}
+        headers = {KEY_HEADER: quote(key, safe="/:@")}
         if self._target.secret:
             at_s = str(int(self._clock()))
             signed = hmac.digest(self._target.secret, at_s.encode() + b"." + body, "sha256").hex()

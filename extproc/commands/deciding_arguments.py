@@ -12,6 +12,7 @@ from extproc.commands.redis_arguments import add_redis_arguments
 from extproc.commands.trust_arguments import add_trust_arguments
 from extproc.config import ServeSettings, directories, environment
 from extproc.core.admission.admission import Admission
+from extproc.core.models.cold import ColdPolicy
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
@@ -150,7 +151,7 @@ def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
         classes=operator.classes,
         models=operator.models,
         zones=replace(operator.zones, own=args.zone or operator.zones.own),
-        cold=operator.cold,
+        cold=awaited_for_at_most(operator.cold, args.max_hold_s),
         hand_over=HandOver(args.hand_over),
         admission=held_for_at_most(operator.admission or (Admission() if args.admission else None), args.max_hold_s),
     )
@@ -161,6 +162,11 @@ def held_for_at_most(rules: Admission | None, longest_s: float) -> Admission | N
     if rules is None:
         return None
     return replace(rules, max_hold_s={kind: min(hold_s, longest_s) for kind, hold_s in rules.max_hold_s.items()})
+
+
+def awaited_for_at_most(rules: ColdPolicy | None, longest_s: float) -> ColdPolicy | None:
+    """Return rules by which no model is waited for longer than Envoy waits."""
+    return None if rules is None else replace(rules, hold_s=min(rules.hold_s, longest_s))
 
 
 def tokenizer_directories(args: argparse.Namespace) -> dict[str, Path]:

@@ -16,8 +16,6 @@ import msgspec
 
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 
-_LONGEST_HOLD_S = 28.0  # Envoy lets a message wait for 30 s, with the time that deciding takes
-
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What applies to a model; what is left out is as by default."""
@@ -46,10 +44,8 @@ def cold_of(section: ColdSection | None, known: Iterable[str] = ()) -> ColdPolic
     most_held = default.most_held if section.most_held is None else section.most_held
     if not 0 <= remember_s < float("inf"):
         raise ValueError("remember_s of cold must be 0 or more, and finite")
-    if not 0 < hold_s <= _LONGEST_HOLD_S:
-        raise ValueError(
-            f"hold_s of cold must be more than 0, and {_LONGEST_HOLD_S:g} at the most: Envoy waits no longer"
-        )
+    if not 0 < hold_s < float("inf"):
+        raise ValueError("hold_s of cold must be more than 0, and finite")
     if most_held < 0:
         raise ValueError("most_held of cold must be 0 or more")
     return ColdPolicy(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as aioredis
 
-from extproc.adapters.intents import SHORTEST_LIFE_S, Intents
+from extproc.adapters.intents import LONGEST_LIFE_S, SHORTEST_LIFE_S, Intents
 from extproc.adapters.registry import Registry
 from extproc.adapters.start_memory import STARTS_KEPT, StartMemory
 from extproc.errors import RegistryError
@@ -92,8 +92,27 @@ async def test_an_intent_ends_by_itself_and_its_end_only_moves_on(server: RedisS
         (intent,) = await made.operator.read()
         assert intent.ends_s - intent.latest_s == pytest.approx(3600.0, abs=5.0)
         await made.raw.pexpire(f"{BASE}:intent:big", 1)
+        await made.one._link.command("ZADD", f"{BASE}:intents", round(intent.latest_s * 1000), "big")
         await asyncio.sleep(0.05)
         assert await made.operator.read() == ()
+        assert await made.operator.models() == ()
+
+
+async def test_a_start_of_unbelievable_length_stops_nobodys_intents(server: RedisServer) -> None:
+    """Whatever an instance says of its start, what Redis is told is a number that it takes."""
+    async with routers(server) as made:
+        await made.one.want("big", 1, 0, 1e300)
+        assert await made.operator.models() == ("big",)
+        assert 0 < await made.raw.pttl(f"{BASE}:intent:big") <= LONGEST_LIFE_S * 1000
+
+
+async def test_what_cannot_be_read_of_starts_is_left_out(server: RedisServer) -> None:
+    """Whoever wrote it: the others are remembered all the same."""
+    async with routers(server) as made:
+        known = await made.memory.write({}, ["big"], {"big": {"a@1": 30.0}}, {})
+        nonsense = {b"\xff\xfe": b'{"served_at_s": 9e12}', "x": b"[]", "y": b'{"served_at_s": 1e999}', "z": b"\x00"}
+        await made.raw.hset(f"{BASE}:starts", mapping=nonsense)
+        assert await made.memory.read(60.0) == known
 
 
 async def test_the_first_router_that_sees_the_model_served_takes_the_intent_back(server: RedisServer) -> None:

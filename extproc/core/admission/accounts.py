@@ -87,4 +87,5 @@ class Accounts:
 
     def look(self, now: float) -> bool:
         """Once a second: see what the shares are. True if it was time to."""
-        return any([kept.share.look(now) for kept in self._pools.values()])
+        looked = [kept.share.look(now) for kept in self._pools.values()]  # each of them, whatever the first one says
+        return any(looked)

@@ -95,8 +95,8 @@ class Gate:
                 self.room.remove(gone.request_id)
                 self._flow.add(now)
                 turns.append(Turn(gone.request_id, choice))
-        if not len(self.room):
-            self._stuck.clear()
+        for lane in self._stuck.keys() - set(self.room.lanes()):
+            del self._stuck[lane]
         return tuple(turns)
 
     def withdraw(self, request_id: str) -> bool:

@@ -50,7 +50,7 @@ class ColdPolicy:
     models: Mapping[str, ColdRule] = field(default_factory=dict)  # with rules of their own
     known: frozenset[str] = frozenset()  # that the operator names anywhere else
     remember_s: float = 86_400.0  # for so long after it was last served, a model is known
-    hold_s: float = 25.0  # the longest; Envoy lets a message wait for 30 s
+    hold_s: float = 25.0  # the longest; it must be less than Envoy lets a message wait
     most_held: int = 200  # requests that one router holds at once, over all cold models
 
     def rule(self, model: str) -> ColdRule:
