@@ -28,23 +28,33 @@ class ColdWaits:
         self._clock = clock
         self._lag_s = lag_s
         self._served: dict[str, asyncio.Event] = {}  # by model, while anybody waits for it
+        self._closed = False
 
     async def until_served(self, errand: AwaitModel) -> bool:
         """Wait as long as the errand allows; whether the model is served then."""
+        if self._closed:
+            return False
         wishes = self._router.cold.wishes
         served = self._served.setdefault(errand.model, asyncio.Event())
         wishes.hold(errand.model)
         try:
             async with asyncio.timeout(max(0.0, errand.until_s - self._clock())):
                 await served.wait()
-                await asyncio.sleep(self._lag_s)
+                if not self._closed:
+                    await asyncio.sleep(self._lag_s)
         except TimeoutError:
             return False
         finally:
             wishes.let_go(errand.model)
             if errand.model not in wishes.waiting and self._served.get(errand.model) is served:
                 del self._served[errand.model]
-        return True
+        return not self._closed
+
+    def close(self) -> None:
+        """Nobody waits any longer, nor does anybody from now on."""
+        self._closed = True
+        for served in self._served.values():
+            served.set()
 
     def take(self, change: Change) -> None:
         """The fleet has changed: the router takes it in, and those go on whose models are served by now."""

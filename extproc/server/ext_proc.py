@@ -72,7 +72,7 @@ class ExtProc:
         self._leaving = False
         self._admits = shell.router.policy.admission is not None
         self._holding = Holding(shell.router, shell.clock, shell.draw)
-        self._held: set[asyncio.Task[Any]] = set()  # calls whose request is held, or was refused after that
+        self._held: set[asyncio.Task[Any]] = set()  # calls whose request waits, or was refused after that
         self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
@@ -153,7 +153,7 @@ class ExtProc:
         """What is to be done at once, before anything else can happen to a request that is held."""
         if isinstance(errand, Hold):
             self._holding.expect(errand)
-            self._held.add(call)
+        self._held.add(call)
 
     async def _waited(self, errand: Wait) -> object:
         if isinstance(errand, Hold):
@@ -228,6 +228,8 @@ class ExtProc:
         """Refuse who is held, and wait for Envoy to have heard of it: an end without an answer lets requests on."""
         held = tuple(self._held)
         self._holding.close()
+        if self._shell.cold_waits is not None:
+            self._shell.cold_waits.close()
         if held:
             await asyncio.wait(held, timeout=within_s)
 

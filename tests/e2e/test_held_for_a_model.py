@@ -40,6 +40,7 @@ class Waiting:
     router: Router
     waits: ColdWaits
     engine: ScriptedEngine
+    service: Service
 
     async def ask(self) -> tuple[int, bytes]:
         status, head, _ = await raw(self.port, "POST", PATH, "content-type: application/json\r\n", BODY)
@@ -83,7 +84,7 @@ async def running(folder: Path, mode: RequestBodies, hold_s: float = 20.0) -> As
             return envoy.stats("cluster.extproc.membership_healthy").get("cluster.extproc.membership_healthy", 0)
 
         await eventually(healthy, lambda number: number >= 1, 60.0)
-        yield Waiting(settings.listen[1], made, waits, engine)
+        yield Waiting(settings.listen[1], made, waits, engine, service)
 
 
 @pytest.mark.parametrize("mode", list(RequestBodies))
@@ -116,4 +117,17 @@ async def test_a_request_that_waits_in_vain_is_refused_when_its_time_is_up(mode:
         status, head = await waiting.ask()
         assert status == 503
         assert b"retry-after: 2\r\n" in head
+        assert not waiting.engine.seen
+
+
+@pytest.mark.parametrize("mode", list(RequestBodies))
+async def test_who_waits_when_the_service_ends_is_refused(mode: RequestBodies, tmp_path: Path) -> None:
+    """As who is held for room is: nothing goes on undecided to engines that have not got the model."""
+    async with running(tmp_path, mode) as waiting:
+        asked = asyncio.create_task(waiting.ask())
+        await eventually(waiting.held, lambda number: number == 1)
+        await waiting.service.stop(0.1)
+        status, head = await asked
+        assert status == 503
+        assert b"retry-after: 20\r\n" in head
         assert not waiting.engine.seen
