@@ -362,6 +362,17 @@ def test_no_other_model_is_taken_because_a_prefix_is_elsewhere(ranks: tuple[int,
     assert turn.choice.decision.chosen.instance.id == other
 
 
+def test_who_needs_little_does_not_wait_behind_a_long_prompt() -> None:
+    """There is room in the KV cache for it, and not for the prompt that goes first."""
+    made = admitting(instance("a", kv_blocks=2000), max_kv_share=1.0)  # 32,000 tokens, of which 20,000 are taken
+    crowd(made, 0.0, number=10, tokens=1800)
+    long = ask(made, "long", tenant="quiet", prompt_tokens=25_000, request_class=RequestClass.LONG_CONTEXT)
+    assert isinstance(long, Held)
+    assert refused(ask(made, "short", 0.1, tenant="busy", prompt_tokens=100)).decision.chosen is not None
+    relieve(made, 0.2, number=10)
+    assert gone(made.let_go(0.2, 0.0)) == ["long"]
+
+
 def test_those_who_are_held_ahead_count_for_retry_after() -> None:
     """At the pace at which they were let go lately."""
     made = admitting(rules=Admission(max_held_requests=30))

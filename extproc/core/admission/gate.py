@@ -257,7 +257,9 @@ def _again_in_s(decision: Decision) -> float:
 
 
 def _lane(options: Sequence[Option]) -> Hashable:
-    return tuple([demand_of(option.request) for option in options])
+    """What it wants. Long prompts wait for far more room than others; who needs little must not wait for that."""
+    is_long = options[0].request.request_class is RequestClass.LONG_CONTEXT
+    return is_long, tuple([demand_of(option.request) for option in options])
 
 
 def _band(request: Request, classes: ClassPolicy) -> float:
