@@ -271,6 +271,32 @@ def test_bodies_are_counted_too() -> None:
     assert refused(ask(made, "large", body_bytes=600)).decision.reason is Reason.HOLDING_FULL
 
 
+def test_a_body_that_is_too_large_by_itself_drives_nobody_out() -> None:
+    """However urgent it is."""
+    made = admitting(rules=Admission(max_held_bytes=100))
+    crowd(made)
+    assert isinstance(ask(made, "small", body_bytes=10), Held)
+    large = refused(ask(made, "large", body_bytes=101, priority=-4))
+    assert large.decision.reason is Reason.HOLDING_FULL
+    assert said(large.decision.rejected[-1]) == "needs 111 bytes, has room for 100"
+    assert made.let_go(0.1, 0.0) == ()
+
+
+def test_a_call_lets_go_so_many_and_the_next_one_the_others() -> None:
+    """Else a fleet that is suddenly free would take all of the caller's time at once."""
+    made = admitting(*[instance(f"i{number}") for number in range(100)])
+    for number in range(100):
+        crowd(made, name=f"i{number}", number=1)
+    for number in range(100):
+        assert isinstance(ask(made, f"r{number}"), Held)
+    for number in range(100):
+        relieve(made, 0.1, f"i{number}", 1)
+    assert len(gone(made.let_go(0.1, 0.0))) == 64
+    assert made.wake_at_s == 0.1
+    assert len(gone(made.let_go(0.1, 0.0))) == 36
+    assert made.wake_at_s == float("inf")
+
+
 def test_batch_leaves_interactive_requests_their_bounds() -> None:
     """What waits ahead of it must be short, though nobody waits for the batch itself."""
     made = admitting(instance("a", max_model_len_tokens=None))

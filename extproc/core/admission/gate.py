@@ -28,6 +28,7 @@ Place = Callable[[Sequence[Option], float, float, Set[str], Bounds | None], Choi
 """Decides among options within bounds, at a time with a draw; and books what it chooses."""
 
 _SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
+_TURNS_AT_ONCE = 64  # in one call: whoever calls has something else to do in between
 _LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
 _ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
 _AHEAD_SHARE = 0.05  # of its TTFT that may be ahead on its instance for a tenant above its share: a step or two
@@ -83,9 +84,13 @@ class Gate:
         while (end := self.room.next_end()) is not None and end.until_s <= now:
             self.room.remove(end.request_id)
             turns.append(_shed(end, self._too_late(end, now), self._stuck.get(end.lane)))
+        shed = len(turns)
         self._again_s = float("inf")
         for lane in self._lanes():
             while (head := self.room.head(lane)) is not None:
+                if len(turns) - shed >= _TURNS_AT_ONCE:
+                    self._again_s = now
+                    break
                 draw = (draw + _TURN) % 1.0
                 gone, choice = self._next(head, now, draw, full)
                 if choice.decision.chosen is None and _may_wait(choice):
@@ -192,8 +197,11 @@ class Gate:
         )
 
     def _hold(self, entry: Entry, why: Decision, now: float) -> Choice | Held:
-        self.room.add(replace(entry, decision=why))
         rules = self._rules
+        entry = replace(entry, decision=why)
+        if entry.body_bytes > rules.max_held_bytes:  # nobody has to make room for what there is no room for
+            return _shed(entry, self._no_room(entry), self._stuck.get(entry.lane)).choice
+        self.room.add(entry)
         while len(self.room) > rules.max_held_requests or self.room.body_bytes > rules.max_held_bytes:
             last = self.room.last()
             assert last is not None  # something is over a limit
