@@ -542,6 +542,10 @@ def test_a_peers_request_is_owed_once() -> None:
         (Rejection("a", Reason.TTFT_BEYOND_BOUND, 2.34, 1.5), "would answer after 2.34 s, 1.50 s are left"),
         (Rejection("a", Reason.TPOT_BEYOND_BOUND, 0.06, 0.045), "would take 60.0 ms a token, 45.0 ms are allowed"),
         (Rejection("a", Reason.DEADLINE_UNREACHABLE, 0.8, 0.1), "needs 0.80 s at the least, 0.10 s are left"),
+        (
+            Rejection("router", Reason.DEADLINE_UNREACHABLE, 0.76, 0.75),
+            "held it for 0.76 s, after 0.75 s nobody keeps its bounds",
+        ),
         (Rejection("a", Reason.HELD_TOO_LONG, 60.0, 60.0), "held it for 60.0 s, 60.0 s are allowed"),
         (Rejection("a", Reason.HOLDING_FULL, 1001.0, 1000.0), "would hold 1,001 requests, may hold 1,000"),
         (Rejection("a", Reason.PREFIX_ELSEWHERE, "its prefix", "less"), "needs its prefix, has less"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from extproc.core.admission.gate import ROUTER
 from extproc.core.values.decision import Reason, Rejection
 
 _NAMES_SHOWN = 4
@@ -46,6 +47,8 @@ def said(rejection: Rejection) -> str:
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
+        if rejection.reason is Reason.DEADLINE_UNREACHABLE and rejection.instance_id == ROUTER:
+            return f"held it for {needs:.2f} s, after {has:.2f} s nobody keeps its bounds"
         if rejection.reason in _TIMES:
             return _TIMES[rejection.reason].format(needs=needs, has=has, needs_ms=1000 * needs, has_ms=1000 * has)
         form = _NUMBERS.get(rejection.reason, "needs {needs}, has {has}")
