@@ -195,6 +195,19 @@ async def test_the_webhook_is_told_once_by_all_routers_together_and_signed(tmp_p
             assert headers["content-type"] == "application/json"
 
 
+async def test_the_webhook_is_told_of_a_model_with_any_name(tmp_path: Path) -> None:
+    """A header's value holds plain characters alone; the body tells the name as it is."""
+    name = "org/模型\r\nx-more: 1"
+    with RedisServer("valkey", tmp_path) as server:
+        async with listening() as endpoint, keeping(server.url, "one", endpoint) as one:
+            one.wish(name)
+            await one.keeper.turn()
+            await eventually(_count("taken", one), lambda taken: taken == 1)
+            ((headers, body),) = endpoint.seen
+            assert json.loads(body)["model"] == name
+            assert headers[KEY_HEADER].startswith("default/org/%E6%A8%A1%E5%9E%8B%0D%0Ax-more:%201/")
+
+
 async def test_a_webhook_that_fails_is_asked_again_with_the_same_key(tmp_path: Path) -> None:
     """For whoever took it the first time and only failed to say so."""
     with RedisServer("valkey", tmp_path) as server:

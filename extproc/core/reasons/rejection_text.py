@@ -47,13 +47,18 @@ def said(rejection: Rejection) -> str:
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
-        if rejection.reason is Reason.DEADLINE_UNREACHABLE and rejection.instance_id == ROUTER:
-            return f"held it for {needs:.2f} s, after {has:.2f} s nobody keeps its bounds"
-        if rejection.reason in _TIMES:
-            return _TIMES[rejection.reason].format(needs=needs, has=has, needs_ms=1000 * needs, has_ms=1000 * has)
-        form = _NUMBERS.get(rejection.reason, "needs {needs}, has {has}")
-        return form.format(needs=_number(needs), has=_number(has))
+        return _said_in_numbers(rejection, needs, has)
     return f"needs {_names(needs)}, has {_names(has)}"
+
+
+def _said_in_numbers(rejection: Rejection, needs: float, has: float) -> str:
+    reason = rejection.reason
+    if reason is Reason.DEADLINE_UNREACHABLE and rejection.instance_id == ROUTER:
+        return f"held it for {needs:.2f} s, after {has:.2f} s nobody keeps its bounds"
+    if reason in _TIMES:
+        return _TIMES[reason].format(needs=needs, has=has, needs_ms=1000 * needs, has_ms=1000 * has)
+    form = _NUMBERS.get(reason, "needs {needs}, has {has}")
+    return form.format(needs=_number(needs), has=_number(has))
 
 
 def _number(value: object) -> str:
