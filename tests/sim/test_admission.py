@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import quantiles
 
 import pytest
 
 from extproc.core.admission.admission import Admission
+from extproc.core.models.virtual import ModelPolicy, VirtualModel
+from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.snapshot import Policy as Rules
 from extproc.core.values.request import RequestClass
 from extproc.sim.fleet.replay import replay
@@ -19,6 +22,7 @@ from extproc.sim.policies.policy import HELD, Ask, Choice, Holding
 from extproc.sim.report.run import Fate, Run, Served
 from extproc.sim.report.slo import DEFAULT_SLOS
 from extproc.sim.traffic.arrival import Arrival, Traffic
+from tests.sim.policies.counter import setting
 from tests.sim.test_replay import MODEL, Fixed
 
 FLEET = FleetSpec(
@@ -191,3 +195,12 @@ def test_a_tenant_alone_has_the_whole_fleet() -> None:
 
 def _fields(arrival: Arrival) -> dict[str, object]:
     return {name: getattr(arrival, name) for name in Arrival.__dataclass_fields__}
+
+
+def test_what_the_operator_says_of_models_and_classes_counts_with_admission_too() -> None:
+    """Else a name that stands for models would be that of none, and all requests for it refused."""
+    models = ModelPolicy(virtual={"auto": VirtualModel(name="auto", models=(MODEL,))})
+    told = replace(setting(), models=models, classes=ClassPolicy(priority_step=2.0))
+    rules = OursAdmitting(told).router.policy
+    assert (rules.models, rules.classes) == (told.models, told.classes)
+    assert rules.admission == Admission()

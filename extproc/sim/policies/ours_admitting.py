@@ -18,7 +18,8 @@ class OursAdmitting(Ours):
 
     def __init__(self, setting: Setting, rules: Rules | None = None) -> None:
         hand_over = HandOver.LLM_D if setting.hands_over else HandOver.NONE
-        super().__init__(setting, rules or Rules(admission=Admission(), hand_over=hand_over))
+        usual = Rules(admission=Admission(), hand_over=hand_over, models=setting.models, classes=setting.classes)
+        super().__init__(setting, rules or usual)
         self._asks: dict[str, Ask] = {}  # of those that are held
 
     @property
