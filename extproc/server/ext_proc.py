@@ -187,7 +187,10 @@ class ExtProc:
         self.refused += 1
         if self._admits and (data := await anext(stream, None)) is not None:
             exchange = Exchange(shell.router, "", shell.rules)
-            answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+            try:
+                answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+            except wire.WireError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if answer is not None:
                 for encoded in self._encoded(exchange, (answer,), shell.clock()):
                     yield encoded

@@ -22,7 +22,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.adapters import wire
 from extproc.adapters.tokenizers import CountOutcome, Tokenizers
+from extproc.core.admission.admission import Admission
 from extproc.core.router import Router
+from extproc.core.snapshot import Policy
 from extproc.core.tokens.token_counts import count_classes
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
@@ -36,11 +38,14 @@ from tests.core.builders import MODEL, instance, router
 
 
 @asynccontextmanager
-async def listening(made: Router, tokenizers: Tokenizers | None = None) -> AsyncIterator[tuple[Service, int]]:
+async def listening(
+    made: Router, tokenizers: Tokenizers | None = None, max_streams: int = 100
+) -> AsyncIterator[tuple[Service, int]]:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     rules = Rules(counted_models=tokenizers.models if tokenizers else frozenset())
     count = partial(counted_by, tokenizers) if tokenizers else None
-    service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, count))
+    shell = Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, count, max_streams=max_streams)
+    service = Service(shell)
     port = service.bind(("127.0.0.1", 0))
     await service.start()
     yield service, port
@@ -49,10 +54,10 @@ async def listening(made: Router, tokenizers: Tokenizers | None = None) -> Async
 
 @asynccontextmanager
 async def serving(
-    made: Router, tokenizers: Tokenizers | None = None
+    made: Router, tokenizers: Tokenizers | None = None, max_streams: int = 100
 ) -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
     async with (
-        listening(made, tokenizers) as (service, port),
+        listening(made, tokenizers, max_streams) as (service, port),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         yield service, channel
@@ -235,6 +240,20 @@ async def test_one_message_may_get_several_replies_and_several_one() -> None:
     assert replies[0].request_headers.response.clear_route_cache
     parts = [reply.request_body.response.body_mutation.streamed_response for reply in replies[1:]]
     assert [(part.body, part.end_of_stream) for part in parts] == [(text[:9], False), (text[9:], True)]
+
+
+async def test_where_requests_are_held_a_stream_too_many_is_refused_and_one_of_another_protocol_ends() -> None:
+    """What is no message of ours says nothing of whether it would be held."""
+    async with serving(router(instance("a"), policy=Policy(admission=Admission())), max_streams=0) as (_, channel):
+        call = process(channel)
+        await call.write(headers())
+        answer = ext_proc.ProcessingResponse.FromString(await call.read())
+        assert answer.immediate_response.status.code == 503
+        call = process(channel)
+        await call.write(b"\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_messages_out_of_order_end_their_stream_with_what_to_do() -> None:
