@@ -254,6 +254,7 @@ class _Replay:
             cached_tokens=_cached_tokens(flight) if status == 200 else None,
             partner_broke=flight.partner_broke,
             attempts=flight.attempts,
+            held_s=flight.held_s,
         )
         self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
         self._news.pass_on(flight.replica)

@@ -212,7 +212,7 @@ class Ours:
             attempts=ending.attempts,
             duration_s=ending.duration_s,
             ttft_s=ending.ttft_s,
-            routing_s=0.0,
+            routing_s=ending.held_s,
             prompt_tokens=ask.arrival.prompt_tokens if served else None,
             completion_tokens=ending.completion_tokens if served else None,
             cached_tokens=ending.cached_tokens,

@@ -38,6 +38,7 @@ class Ending:
     cached_tokens: int | None  # as the engine reports
     partner_broke: bool = False  # of a pair that broke, it was the one that computes the prompt
     attempts: int = 1  # that it took, this one included: times count those that were lost, too
+    held_s: float = 0.0  # of these times, in the router
 
 
 @dataclass(frozen=True, slots=True)
