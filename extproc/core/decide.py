@@ -46,7 +46,7 @@ def decide(
     eligible = next((each for each in asked if np.count_nonzero(each)), None)
     if eligible is None:
         return Decision(None, (), rejected)
-    prices = Pricing(request, snapshot, now).prices(eligible, hits)
+    prices = Pricing(request, snapshot, now, 1.0 if bounds is None else bounds.harm_share).prices(eligible, hits)
     if bounds is not None:
         held_to = kept(bounds, prices, eligible, request)
         rejected += held_to.rejections(prices, eligible)

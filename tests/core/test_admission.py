@@ -9,7 +9,7 @@ import pytest
 
 from extproc.core.admission.accounts import Account, Pools
 from extproc.core.admission.admission import Admission
-from extproc.core.admission.bounds import bounds_for
+from extproc.core.admission.bounds import Bounds, bounds_for
 from extproc.core.admission.fair_share import FairShare
 from extproc.core.admission.flow import Flow
 from extproc.core.admission.turns import Held, Turn
@@ -451,10 +451,40 @@ def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
         share.charge("gold", 100.0, number / 10)
     assert share.left("flood") == pytest.approx(0.8)
     assert share.left("gold") == share.left("unheard of") == 1.0
+    assert 0.2 < share.within < 0.4  # gold came when all had been the flood's for half of the time
     for number in range(200, 1700):
         share.look(number / 10)
         share.charge("flood", 100.0, number / 10)
-    assert share.left("flood") == 1.0
+    assert share.left("flood") == share.within == 1.0
+
+
+def test_without_narrower_bounds_nobody_is_taken_to_be_above_a_share() -> None:
+    """Then harm to all counts in full."""
+    share = FairShare(lambda _: 1.0, 1.0, 0.1)
+    share.charge("flood", 1000.0, 0.0)
+    share.charge("quiet", 10.0, 0.0)
+    share.look(0.0)
+    assert (share.left("flood"), share.within) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("harm_share", "name"), [(1.0, "slow"), (0.0, "fast")])
+def test_harm_that_does_not_count_stops_nobody(harm_share: float, name: str) -> None:
+    """A long prompt goes to an idle slow instance, or among the answers of a fast one."""
+    made = admitting(instance("fast"), instance("slow", hardware="a100_sxm"))
+    crowd(made, 0.0, "fast", 60)
+    bounds = Bounds(1.5, 0.045, harm_share=harm_share)
+    choice = made.choose_among((Option(request("long", prompt_tokens=6000)),), 0.1, 0.0, bounds=bounds)
+    assert choice.decision.chosen is not None
+    assert choice.decision.chosen.instance.id == name
+
+
+def test_a_step_may_be_ahead_of_who_is_above_its_share() -> None:
+    """However little may: else nobody who is above it would ever join a batch of a slow model. A prompt may not."""
+    for prefill_s, goes in ((0.0, True), (1.0, False)):
+        made = admitting()
+        crowd(made, prefill_s, number=1)
+        choice = made.choose_among((Option(request("late")),), 0.0, 0.0, bounds=Bounds(1.5, 0.045, ahead_s=1e-6))
+        assert (choice.decision.chosen is not None) is goes
 
 
 def served(made: Router, tenant: str, now: float, **changes: Any) -> None:

@@ -125,6 +125,8 @@ def test_a_held_request_goes_when_its_policy_says_and_its_wait_counts() -> None:
     assert result.served[2].ttft_s == pytest.approx(1.0, abs=0.1)
     assert result.served[1].instance_id is None
     assert 2.0 in made[0].asked_s
+    # What no engine is to blame for is told apart, as Envoy's access log does.
+    assert [ending.held_s for _, ending, _ in made[0].endings] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

@@ -38,6 +38,7 @@ class Bounds:
     own_prompt: bool = True  # whether computing its own prompt counts to its TTFT
     ahead_s: float = float("inf")  # that may be ahead of it on its instance
     keeps_prefix: bool = False  # whether it shall go only where the most of its prompt is held
+    harm_share: float = 1.0  # of the harm that it does to others, what counts against an instance
     deadline_in_s: float | None = None  # until its client does not wait for the rest of the answer any more
 
     @property
@@ -139,5 +140,6 @@ def _limits_s(bounds: Bounds, prices: Prices, request: Request, own_s: Numbers, 
         ends_s = bounds.deadline_in_s - request.output_p50_tokens * prices.idle_step_s
         limits_s = np.minimum(limits_s, ends_s if bounds.own_prompt else ends_s - prices.terms_s["prefill_s"])
     if bounds.ahead_s < float("inf"):
-        limits_s = np.minimum(limits_s, own_s + bounds.ahead_s)
+        # A step is always ahead of who comes to a batch: of a slow model it alone is longer.
+        limits_s = np.minimum(limits_s, own_s + np.maximum(bounds.ahead_s, _WIDER_STEPS * prices.idle_step_s))
     return limits_s

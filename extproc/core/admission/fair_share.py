@@ -24,6 +24,8 @@ class FairShare:
         self._at_s = 0.0
         self._looked_s = float("-inf")
         self._fair = 0.0  # what each would have had of the same sum
+        self.within = 1.0
+        """Which part of what was served lately was that of tenants within their shares; 1 where nobody is narrowed."""
 
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """A tenant is served so many tokens."""
@@ -43,10 +45,14 @@ class FairShare:
 
     def left(self, tenant: str) -> float:
         """What is left of a tenant's bounds: 1 up to its share, and less the more it is above."""
+        return 1.0 - (1.0 - self._narrowest) * self._above(tenant)
+
+    def _above(self, tenant: str) -> float:
+        """0 up to a tenant's share, and 1 from `ramp` beyond it on."""
         if not self._fair:
-            return 1.0
+            return 0.0
         above = self._had.get(tenant, 0.0) / self._fair - 1.0
-        return 1.0 - (1.0 - self._narrowest) * min(1.0, max(0.0, above / self._ramp))
+        return min(1.0, max(0.0, above / self._ramp))
 
     def _look(self, now: float) -> None:
         """Let the past fade, and forget who is gone."""
@@ -58,3 +64,5 @@ class FairShare:
         tokens = sum(had * weights[name] for name, had in self._had.items())
         # Alone, nobody is above a share.
         self._fair = tokens / sum(weights.values()) if len(weights) > 1 else 0.0
+        above = sum(had * weights[name] * self._above(name) for name, had in self._had.items())
+        self.within = 1.0 - above / tokens if self._fair and self._narrowest < 1.0 else 1.0

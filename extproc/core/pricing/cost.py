@@ -10,7 +10,7 @@ Formulas are those of one instance, worked out for all at once: names without an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,14 +77,18 @@ class _Speed:
 
 
 class Pricing:
-    """Prices one request on the instances of a snapshot, whose columns must be those of `now`."""
+    """Prices one request on the instances of a snapshot, whose columns must be those of `now`.
 
-    def __init__(self, request: Request, snapshot: Snapshot, now: float) -> None:
+    `harm_share`: so much of the harm to others counts.
+    """
+
+    def __init__(self, request: Request, snapshot: Snapshot, now: float, harm_share: float = 1.0) -> None:
         self._request = request
         self._snapshot = snapshot
         self._columns = snapshot.columns
         self._now = now
-        self._weights = weights_for(request, snapshot.policy.classes)
+        weights = weights_for(request, snapshot.policy.classes)
+        self._weights = weights if harm_share == 1.0 else replace(weights, harm=weights.harm * harm_share)
         self._output_tokens = request.expected_output_tokens
 
     def prices(self, eligible: Flags, hits: Hits) -> Prices:
