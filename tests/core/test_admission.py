@@ -478,6 +478,18 @@ def test_harm_that_does_not_count_stops_nobody(harm_share: float, name: str) -> 
     assert choice.decision.chosen.instance.id == name
 
 
+def test_a_long_prompt_goes_where_it_stops_no_answers() -> None:
+    """What it takes from those that run counts to their time per token, however much the cost prefers the place."""
+    made = admitting(instance("fast"), instance("slow", hardware="a100_sxm"))
+    crowd(made, 0.0, "fast", 200)
+    for prompt_tokens, name in ((1000, "fast"), (30_000, "slow")):
+        bounds = Bounds(20.0, 0.0155, harm_share=0.0)
+        option = Option(request(f"r{prompt_tokens}", prompt_tokens=prompt_tokens))
+        choice = made.choose_among((option,), 0.1, 0.0, bounds=bounds)
+        assert choice.decision.chosen is not None
+        assert choice.decision.chosen.instance.id == name
+
+
 def test_a_step_may_be_ahead_of_who_is_above_its_share() -> None:
     """However little may: else nobody who is above it would ever join a batch of a slow model. A prompt may not."""
     for prefill_s, goes in ((0.0, True), (1.0, False)):

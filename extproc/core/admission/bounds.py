@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # or so many times the fastest's step, less for batch.
 _WIDER_TTFT_SHARE = 0.5
 _WIDER_STEPS, _WIDER_BATCH_STEPS = 1.5, 1.1
+_SLOWED_SHARE = 0.5  # of the time per token, how much its own prompt counts for at the most: a longer one must go, too
 _LITTLE_TOKENS = 256  # of a prefix, that are computed in a step or two
 
 
@@ -108,7 +109,8 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> K
 
     An answer of one token has no TPOT.
     """
-    terms_s, tpot_s = prices.terms_s, prices.tpot_s
+    terms_s = prices.terms_s
+    tpot_s = prices.tpot_s + np.minimum(prices.slowed_s, _SLOWED_SHARE * bounds.tpot_s)
     ahead_s = terms_s["queue_s"] + terms_s["loading_s"]
     own_s = terms_s["prefill_s"] + terms_s["communication_s"] if bounds.own_prompt else 0.0 * ahead_s
     ttft_s = ahead_s + own_s

@@ -48,6 +48,7 @@ class Prices:
     tpot_s: Floats
     hits: Hits
     idle_step_s: Floats  # a decode step of each with an empty batch
+    slowed_s: Floats  # by how much computing its prompt raises the time per token of an answer that runs there
 
     def candidate(self, row: int, claims: Claims) -> Candidate:
         """One of them, with what is claimed of its cache."""
@@ -135,9 +136,9 @@ class Pricing:
         total_s = self._total_s(terms_s)
         start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
         total_s = total_s + start_s
-        return Prices(
-            self._snapshot.members, terms_s, total_s, _tpot_s(columns, step_s, output_tokens), hits, speed.step_s
-        )
+        tpot_s = _tpot_s(columns, step_s, output_tokens)
+        slowed_s = (columns.decoding > 0) * held_back_s / np.maximum(columns.answer_tokens, _SHORTEST_TOKENS)
+        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits, speed.step_s, slowed_s)
 
     def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""
