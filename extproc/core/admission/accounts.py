@@ -70,6 +70,11 @@ class Accounts:
         kept = self._pools.get(account.pool)
         return kept.share.left(account.tenant) if kept else 1.0
 
+    def within(self, account: Account) -> float:
+        """Which part of what its pool served lately was that of tenants within their shares (`FairShare.within`)."""
+        kept = self._pools.get(account.pool)
+        return kept.share.within if kept else 1.0
+
     def is_above(self, account: Account) -> bool:
         """Whether the tenant has had more than its share."""
         return self.left(account) < 1.0

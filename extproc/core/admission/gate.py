@@ -171,7 +171,7 @@ class Gate:
         if left == 1.0:
             # While there is not room for all, harm done to those who have more than their share hardly counts: else
             # long prompts go where few answers are disturbed, to the slowest. Squared: tried with `extproc simulate`.
-            harm_share = self._share.within**2 if len(self.room) else 1.0
+            harm_share = self._accounts.within(self._account(request)) ** 2 if len(self.room) else 1.0
             if harm_share == 1.0 and not keeps_prefix:
                 return bounds
             return replace(bounds, keeps_prefix=keeps_prefix, harm_share=harm_share)
