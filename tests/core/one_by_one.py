@@ -54,12 +54,16 @@ def decide_one_by_one(
     if bounds is not None:
         rungs.pop(1, None)  # who said "too much" is asked only where nobody can be held
     eligible = rungs[min(rungs)] if rungs else []
+    harm_share = 1.0 if bounds is None else bounds.harm_share
     ranked = sorted(
-        [_held_back(price(request, snapshot, member, now), member, eligible, snapshot, now) for member in eligible],
+        [
+            _held_back(price(request, snapshot, member, now, harm_share), member, eligible, snapshot, now)
+            for member in eligible
+        ],
         key=lambda candidate: candidate.cost.total_s,
     )
     if bounds is not None and ranked:
-        broken = _broken(request, snapshot, ranked, bounds)
+        broken = _broken(request, snapshot, ranked, bounds, now)
         rejected += [each for member in eligible if (each := broken[member.instance.id]) is not None]
         ranked = [each for each in ranked if broken[each.instance.id] is None]
     if not ranked:
@@ -72,7 +76,7 @@ def decide_one_by_one(
 
 
 def _broken(
-    request: Request, snapshot: Snapshot, ranked: list[Candidate], bounds: Bounds
+    request: Request, snapshot: Snapshot, ranked: list[Candidate], bounds: Bounds, now: float
 ) -> dict[str, Rejection | None]:
     """The bound that each instance breaks; wider ones where nobody keeps them."""
     steps_s = {
@@ -82,20 +86,27 @@ def _broken(
     def own_s(each: Candidate) -> float:
         return each.cost.prefill_s + each.cost.communication_s if bounds.own_prompt else 0.0
 
+    def slowed_s(each: Candidate) -> float:
+        """What its prompt adds to the time per token of an answer there."""
+        work = snapshot.ledger.work(each.instance.key)
+        if not work.requests or not _decoding(work, now):
+            return 0.0
+        return each.cost.prefill_s / ranks(each.instance) / max(8.0, work.mean_output_tokens or 0.0)
+
     def judged(mine: Candidate, limit_s: float, tpot_limit_s: float) -> Rejection | None:
         name = mine.instance.id
         ttft_s = mine.cost.queue_s + mine.cost.loading_s + own_s(mine)
         if bounds.deadline_in_s is not None:
             prompt_s = 0.0 if bounds.own_prompt else mine.cost.prefill_s
             limit_s = min(limit_s, bounds.deadline_in_s - prompt_s - request.output_p50_tokens * steps_s[name])
-        limit_s = min(limit_s, own_s(mine) + bounds.ahead_s)
+        if bounds.ahead_s < math.inf:
+            limit_s = min(limit_s, own_s(mine) + max(bounds.ahead_s, 1.5 * steps_s[name]))
+        tpot_s = mine.tpot_s + min(slowed_s(mine), 0.5 * bounds.tpot_s)
         if own_s(mine) > limit_s:
             return Rejection(name, Reason.DEADLINE_UNREACHABLE, own_s(mine), max(0.0, limit_s))
         if ttft_s > limit_s:
             return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
-        return (
-            Rejection(name, Reason.TPOT_BEYOND_BOUND, mine.tpot_s, tpot_limit_s) if mine.tpot_s > tpot_limit_s else None
-        )
+        return Rejection(name, Reason.TPOT_BEYOND_BOUND, tpot_s, tpot_limit_s) if tpot_s > tpot_limit_s else None
 
     limit_s = bounds.ttft_s - bounds.waited_s
     tpot_limit_s = bounds.tpot_s if request.expected_output_tokens > 1 else math.inf
@@ -141,7 +152,7 @@ def _rung(request: Request, member: Member, snapshot: Snapshot, now: float, reje
     return 5 if snapshot.backpressure.remaining_s(key, now) else 4
 
 
-def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> Candidate:
+def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm_share: float = 1.0) -> Candidate:
     """What a request would cost on an instance."""
     instance, policy = member.instance, snapshot.policy
     work = snapshot.ledger.work(instance.key)
@@ -166,9 +177,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
     harm_s = 0.0
     if requests:
         queue_s += step_s
-        decoding = len(work.active) + work.foreign_running
-        if work.prefill_free_at_s > now:
-            decoding -= sum(done_at_s > now for done_at_s in work.prefilled_at_s.values())
+        decoding = _decoding(work, now)
         longer_s = speed.decode_step_s(1, request.prompt_tokens + output_tokens / 2) - speed.decode_step_s(0, 0)
         harm_s += decoding * held_back_s + requests * output_tokens / 2 * longer_s
     loading_s, load_s = _loading(request, snapshot, member, now, step_s)
@@ -203,8 +212,16 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float) -> C
         total_s=0.0,
     )
     own_s = weights.ttft * (ttft_s + cost.tail_s) + weights.completion * (decode_s + cost.doubt_s + money_s)
-    total_s = own_s + weights.pressure * cost.pressure_s + weights.harm * harm_s
+    total_s = own_s + weights.pressure * cost.pressure_s + weights.harm * harm_share * harm_s
     return Candidate(instance, Cost(**({**_fields(cost), "total_s": total_s})), hit.tokens, tpot_s, claims)
+
+
+def _decoding(work: Work, now: float) -> int:
+    """Requests whose answers are being produced."""
+    decoding = len(work.active) + work.foreign_running
+    if work.prefill_free_at_s > now:
+        decoding -= sum(done_at_s > now for done_at_s in work.prefilled_at_s.values())
+    return decoding
 
 
 def held(request: Request, snapshot: Snapshot, member: Member, now: float) -> tuple[Hit, Claims]:

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_an_overloaded_holder_of_a_prefix_is_left_for_an_idle_instance(equals: Fleet) -> None:
     prompt = f"shared: {LONG}"
     await equals.ask(prompt)
-    await asyncio.gather(*(equals.ask(prompt + f" {number}", max_tokens=200) for number in range(60)))
-    share = Counter((await equals.chosen())[-60:])
+    await asyncio.gather(*(equals.ask(prompt + f" {number}", max_tokens=200) for number in range(100)))
+    share = Counter((await equals.chosen())[-100:])
     assert min(share["a"], share["b"]) >= 10
 
 
