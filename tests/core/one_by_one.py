@@ -52,7 +52,8 @@ def decide_one_by_one(
         if rung is not None:
             rungs.setdefault(rung, []).append(member)
     if bounds is not None:
-        rungs.pop(1, None)  # who said "too much" is asked only where nobody can be held
+        for pushed_back in (1, 5):  # who said "too much" is asked only where nobody can be held
+            rungs.pop(pushed_back, None)
     eligible = rungs[min(rungs)] if rungs else []
     harm_share = 1.0 if bounds is None else bounds.harm_share
     ranked = sorted(
