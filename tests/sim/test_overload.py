@@ -11,6 +11,7 @@ import pytest
 from extproc import cli
 from extproc.sim import overload as suite
 from extproc.sim.overload import LATER_S, SETTLED_S, SPAN_S, Kind, overload
+from extproc.sim.policies.catalog import CATALOG
 from extproc.sim.setup import workload
 from tests.sim.traffic.workloads import written
 
@@ -67,6 +68,7 @@ def test_weights_are_for_the_policy_that_has_them(scenarios):
     weighted = [one for one in scenarios if "weight" in one.setup.trace]
     assert {one.policies for one in weighted} == {(suite.WEIGHTED,)}
     assert not any(one.policies for one in scenarios if one not in weighted)
+    assert suite.WEIGHTED in CATALOG
 
 
 def test_a_trace_is_replayed_beside_batch_jobs_too(tmp_path):

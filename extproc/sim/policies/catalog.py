@@ -25,6 +25,7 @@ from extproc.sim.policies.ours import Ours
 from extproc.sim.policies.ours_admitting import OursAdmitting
 from extproc.sim.policies.ours_model_first import AlwaysBest, AlwaysCheapest, ModelFirst
 from extproc.sim.policies.ours_paired import AlwaysPaired, never_paired
+from extproc.sim.policies.ours_weighted import extproc_weighted
 from extproc.sim.policies.peak_ewma import peak_ewma
 from extproc.sim.policies.policy import Factory
 from extproc.sim.policies.preble import preble
@@ -54,6 +55,9 @@ CATALOG: dict[str, Entry] = {
     "extproc": Entry(Ours, "ours: constraints, then a cost in seconds", True),
     "extproc_admission": Entry(
         OursAdmitting, "the same; what would not be served well is held, or refused", True, for_overload=True
+    ),
+    "extproc_weighted": Entry(
+        extproc_weighted, "the same; a tenant that floods has three times the weight of others", True, for_overload=True
     ),
     "random": Entry(random, "any instance"),
     "round_robin": Entry(round_robin, "one after the other"),
