@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from extproc.core.models.cold import Outlook
 from extproc.core.router import Router
-from extproc.core.values.decision import Decision
 from extproc.core.values.option import Choice, Option
 from extproc.stream.errands import AwaitModel, Moment, Steps
 
@@ -28,7 +27,7 @@ def warmed(router: Router, choice: Choice, decide: Callable[[], Steps[Choice]], 
 
     That the model is wanted is noted too where a fallback serves the request.
     """
-    first = min(option.rank for option, _ in _decided(choice))
+    first = min(option.rank for option, _ in choice.decided)
     if choice.decision.chosen is not None and choice.option.rank == first:
         return choice
     wanted = _soonest(router, choice, moment.now)
@@ -48,7 +47,7 @@ def _soonest(router: Router, choice: Choice, now: float) -> Outlook | None:
     """Of the models that the request is for, fallbacks aside, the cold one that is expected first."""
     if router.fleet.contact_at_s == float("-inf"):  # the registry was never heard: nothing is known to be cold
         return None
-    decided, members = _decided(choice), router.fleet.members()
+    decided, members = choice.decided, router.fleet.members()
     first = min(option.rank for option, _ in decided)
     looks = [
         router.cold.outlook_of(option.request, decision, members, now)
@@ -56,7 +55,3 @@ def _soonest(router: Router, choice: Choice, now: float) -> Outlook | None:
         if option.rank == first
     ]
     return min((look for look in looks if look is not None), key=lambda look: look.wait_s, default=None)
-
-
-def _decided(choice: Choice) -> list[tuple[Option, Decision]]:
-    return [(choice.option, choice.decision), *choice.others]

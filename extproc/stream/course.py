@@ -63,14 +63,15 @@ class Course:
         except BodyError as error:
             return answer(errors.bad_body(error, self.dialect))
         plan = self._planned(prompt, now, len(body))
-        within = yield from limited(rules.limits, self._asked(plan, prompt, now), self.dialect, moment)
+        likeliest = self._likeliest(plan, prompt, now)
+        within = yield from limited(rules.limits, likeliest, prompt.model, self.dialect, moment)
         self.headers = within.headers
         if within.refusal is not None:
             return answer(within.refusal)
         if not prompt.model:  # some APIs leave it out; the engine has a default, and we do not know it
             return self.pass_on("no_model", moment.draw)
         if not plan.options:
-            return self._turned_away(plan, Choice(Option(self._asked(plan, prompt, now)), plan.refused()), moment)
+            return self._turned_away(plan, Choice(Option(likeliest), plan.refused()), moment)
         options = yield from counted(router, plan.options, prompt, rules.counted_models, moment)
         del prompt  # it may be held for long
         decide = partial(self._decided, worth_trying(router, options, moment.now), moment)
@@ -104,8 +105,7 @@ class Course:
     def read(self, body: bytes, now: float) -> Request:
         """The request that a body asks for, as the likeliest model would get it. Raises BodyError."""
         prompt = self._prompt(body)
-        plan = self._planned(prompt, now, len(body))
-        return plan.options[0].request if plan.options else self._asked(plan, prompt, now)
+        return self._likeliest(self._planned(prompt, now, len(body)), prompt, now)
 
     def pass_on(self, reason: str, draw: float) -> PassOn | Answer:
         """The reply that lets the request go on undecided."""
@@ -124,10 +124,10 @@ class Course:
         self.plan = plan_of(self._router, prompt, head.caller, head.headers, self._id, now, body_bytes)
         return self.plan
 
-    def _asked(self, plan: Plan, prompt: Prompt, now: float) -> Request:
-        """The request under the name that the client says."""
+    def _likeliest(self, plan: Plan, prompt: Prompt, now: float) -> Request:
+        """The request as the first of the models would get it; under the name that the client says if there is none."""
         if plan.options:
-            return replace(plan.options[0].request, model=prompt.model)
+            return plan.options[0].request
         share = self._router.policy.tenants_share_prefixes
         return request_of(prompt, self._head.caller, self._id, self._router.beliefs, now, share_prefixes=share)
 

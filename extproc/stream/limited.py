@@ -21,17 +21,20 @@ class Limited:
     receipt: str = ""  # for `Features.charge`
 
 
-def limited(limits: Limits, request: Request, dialect: Dialect, moment: Moment) -> Steps[Limited]:
-    """Charge a request to its limits. One that no rule applies to costs nothing, not even a round trip."""
-    buckets = limits.buckets(request.tenant, request.model)
+def limited(limits: Limits, request: Request, model: str, dialect: Dialect, moment: Moment) -> Steps[Limited]:
+    """Charge a request to its limits, under the model's name that the client says.
+
+    One that no rule applies to costs nothing, not even a round trip.
+    """
+    buckets = limits.buckets(request.tenant, model)
     if not buckets:
         return Limited()
     tokens = estimated_tokens(request)
-    verdict = yield from moment.ask(Charge(request.id, request.tenant, request.model, tokens, buckets))
+    verdict = yield from moment.ask(Charge(request.id, request.tenant, model, tokens, buckets))
     if not isinstance(verdict, Verdict):
         return Limited(limits_unknown(dialect) if limits.on_loss is OnLoss.REFUSE else None)
     headers = limit_headers(verdict, dialect)
     if not verdict.allowed:
-        return Limited(over_limit(verdict, request.model, tokens, dialect), headers)
-    receipt = Receipt(tokens, verdict.at_us, request.tenant, request.model)
+        return Limited(over_limit(verdict, model, tokens, dialect), headers)
+    receipt = Receipt(tokens, verdict.at_us, request.tenant, model)
     return Limited(None, headers, receipt.text() if of_kind(buckets, Kind.TOKENS) else "")

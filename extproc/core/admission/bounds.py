@@ -110,7 +110,7 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> K
     An answer of one token has no TPOT.
     """
     terms_s = prices.terms_s
-    tpot_s = prices.tpot_s + np.minimum(prices.slowed_s, _SLOWED_SHARE * bounds.tpot_s)
+    tpot_s = prices.tpot_s + np.minimum(prices.slowed_s(), _SLOWED_SHARE * bounds.tpot_s)
     ahead_s = terms_s["queue_s"] + terms_s["loading_s"]
     own_s = terms_s["prefill_s"] + terms_s["communication_s"] if bounds.own_prompt else 0.0 * ahead_s
     ttft_s = ahead_s + own_s

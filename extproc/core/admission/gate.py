@@ -243,7 +243,7 @@ def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
 
 
 def _may_wait(choice: Choice) -> bool:
-    return may_pass(choice.decision) or any(may_pass(decision) for _, decision in choice.others)
+    return any(may_pass(decision) for _, decision in choice.decided)
 
 
 def _wants_one_model(entry: Entry) -> bool:
@@ -254,8 +254,7 @@ def _wants_one_model(entry: Entry) -> bool:
 
 def _is_elsewhere(choice: Choice) -> bool:
     """Whether there is room, but not where its prefix is."""
-    decisions = (choice.decision, *(decision for _, decision in choice.others))
-    return any(each.reason is Reason.PREFIX_ELSEWHERE for decision in decisions for each in decision.rejected)
+    return any(each.reason is Reason.PREFIX_ELSEWHERE for _, decision in choice.decided for each in decision.rejected)
 
 
 def _again_in_s(decision: Decision) -> float:

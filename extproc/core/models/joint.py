@@ -38,21 +38,13 @@ def choose_option(
         tried = [option for option in group if not seen or nearest_reason(seen) in option.opens_for]
         decided = [(option, decide(option)) for option in tried]
         seen += decided
-        sound = [each for each in decided if each[1].chosen is not None and waived(each[1]) is None]
+        sound = [each for each in decided if each[1].chosen is not None and each[1].waived is None]
         if sound:
             return _choice(_cheapest(sound, policy, draw), seen)
         doubted = doubted or [each for each in decided if each[1].chosen is not None]
     if doubted:
         return _choice(_cheapest(doubted, policy, draw), seen)
     return _choice(max(seen, key=lambda each: _PLACES[_reason(each[1])]), seen)
-
-
-def waived(decision: Decision) -> Reason | None:
-    """The constraint that the chosen instance fails, and that was waived since no better one was left; None if none."""
-    chosen = decision.chosen
-    if chosen is None:
-        return None
-    return next((each.reason for each in decision.rejected if each.instance_id == chosen.instance.id), None)
 
 
 def nearest_reason(decided: Sequence[_Decided]) -> Reason:
@@ -67,7 +59,7 @@ def total_s(option: Option, decision: Decision) -> float:
 
 
 def _reason(decision: Decision) -> Reason:
-    return waived(decision) or decision.reason or Reason.NO_INSTANCE
+    return decision.waived or decision.reason or Reason.NO_INSTANCE
 
 
 def _rank(option: Option) -> int:

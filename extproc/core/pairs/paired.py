@@ -38,7 +38,7 @@ def paired(
     found = pairing.sound()
     pairs = found if bounds is None else [each for each in found if bounds.keeps(each.ttft_s, each.decode.tpot_s)]
     if alone is not None:
-        limit_s = float("inf") if _is_waived(decision) else alone.cost.total_s
+        limit_s = alone.cost.total_s if decision.waived is None else float("inf")
         return _with_pair(decision, pairs, pairing, snapshot.policy, draw) if _below(pairs, limit_s) else decision
     pairs = pairs or ([] if found else pairing.doubted())
     if pairs:
@@ -52,12 +52,6 @@ def paired(
 
 def _below(pairs: list[Pair], limit_s: float) -> bool:
     return bool(pairs) and pairs[0].worth_s < limit_s
-
-
-def _is_waived(decision: Decision) -> bool:
-    """Whether the choice fails a constraint itself, and was made as no better one was left."""
-    chosen = decision.chosen
-    return chosen is not None and any(each.instance_id == chosen.instance.id for each in decision.rejected)
 
 
 def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: Policy, draw: float) -> Decision:

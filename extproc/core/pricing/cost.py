@@ -48,7 +48,14 @@ class Prices:
     tpot_s: Floats
     hits: Hits
     idle_step_s: Floats  # a decode step of each with an empty batch
-    slowed_s: Floats  # by how much computing its prompt raises the time per token of an answer that runs there
+    held_back_s: Floats  # for which the answers that run on the request's rank stand still for its prompt
+    columns: Columns
+
+    def slowed_s(self) -> Floats:
+        """By how much computing its prompt raises the time per token of an answer that runs there."""
+        answer_tokens = np.maximum(self.columns.answer_tokens, _SHORTEST_TOKENS)
+        slowed_s: Floats = (self.columns.decoding > 0) * self.held_back_s / answer_tokens
+        return slowed_s
 
     def candidate(self, row: int, claims: Claims) -> Candidate:
         """One of them, with what is claimed of its cache."""
@@ -137,8 +144,7 @@ class Pricing:
         start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
         total_s = total_s + start_s
         tpot_s = _tpot_s(columns, step_s, output_tokens)
-        slowed_s = (columns.decoding > 0) * held_back_s / np.maximum(columns.answer_tokens, _SHORTEST_TOKENS)
-        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits, speed.step_s, slowed_s)
+        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits, speed.step_s, held_back_s, columns)
 
     def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""

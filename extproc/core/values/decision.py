@@ -123,6 +123,14 @@ class Decision:
         """The chosen one and the alternatives, in this order."""
         return () if self.chosen is None else (self.chosen, *self.alternatives)
 
+    @property
+    def waived(self) -> Reason | None:
+        """The constraint that the chosen one fails, waived since no better one was left; None if there is none."""
+        chosen = self.chosen
+        if chosen is None:
+            return None
+        return next((each.reason for each in self.rejected if each.instance_id == chosen.instance.id), None)
+
     def with_chosen(self, place: int) -> Decision:
         """The same with another of its candidates chosen, by its place among them."""
         ranked = list(self.candidates)

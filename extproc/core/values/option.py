@@ -47,3 +47,8 @@ class Choice:
     option: Option
     decision: Decision
     others: tuple[tuple[Option, Decision], ...] = ()
+
+    @property
+    def decided(self) -> tuple[tuple[Option, Decision], ...]:
+        """All options that were decided upon, the one that was taken first."""
+        return ((self.option, self.decision), *self.others)
