@@ -76,9 +76,13 @@ def refusal(
     dialect: Dialect,
     param: str | None = None,
     retry_after_s: int | None = None,
+    kind: str | None = None,
 ) -> Refusal:
-    """A refusal with a message for people, a code for programs, and the field at fault if there is one."""
-    shape = _anthropic(status, message) if dialect is Dialect.ANTHROPIC else _openai(status, code, message, param)
+    """A refusal with a message for people, a code for programs, and the field at fault if there is one.
+
+    `kind`: OpenAI's type of error, None for what is usual for the status.
+    """
+    shape = _anthropic(status, message) if dialect is Dialect.ANTHROPIC else _openai(status, code, message, param, kind)
     return Refusal(status, code, orjson.dumps(shape), retry_after_s)
 
 
@@ -181,8 +185,8 @@ def _missing(decision: Decision) -> str:
     return min((", ".join(needs) for needs in missing if isinstance(needs, tuple)), key=len, default="")
 
 
-def _openai(status: int, code: str, message: str, param: str | None) -> dict[str, object]:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+def _openai(status: int, code: str, message: str, param: str | None, kind: str | None) -> dict[str, object]:
+    kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

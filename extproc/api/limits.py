@@ -8,10 +8,9 @@ and when all of it is back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
-
-import orjson
 
 from extproc.api.errors import Dialect, Refusal, refusal
 from extproc.core.limits.charge import State, Verdict, whole_seconds
@@ -33,10 +32,11 @@ def over_limit(verdict: Verdict, model: str, tokens: int, dialect: Dialect) -> R
     full = verdict.full
     assert full is not None  # somebody refused it
     wait_s = whole_seconds(full.wait_s)
-    message = _message(full, model, tokens, wait_s)
-    body = _anthropic(message) if dialect is Dialect.ANTHROPIC else _openai(message, full.bucket.kind)
-    code = f"limit_{full.bucket.kind.value}"
-    return Refusal(429, code, orjson.dumps(body), wait_s)
+    message, kind = _message(full, model, tokens, wait_s), full.bucket.kind
+    # OpenAI's type names what ran out; a limit of requests at once is one of requests.
+    of = "tokens" if kind is Kind.TOKENS else "requests"
+    told = refusal(429, "rate_limit_exceeded", message, dialect, retry_after_s=wait_s, kind=of)
+    return replace(told, code=f"limit_{kind.value}")
 
 
 def limits_unknown(dialect: Dialect) -> Refusal:
@@ -89,13 +89,3 @@ def _message(full: State, model: str, tokens: int, wait_s: int) -> str:
         f"Rate limit reached for '{model}' on {_PER_MINUTE[bucket.kind]}: Limit {bucket.per_minute:.15g}, "
         f"Used {used}{asked}. Please try again in {wait_s}s."
     )
-
-
-def _openai(message: str, kind: Kind) -> dict[str, object]:
-    """OpenAI's type names what ran out; a limit of requests at once is one of requests."""
-    of = "tokens" if kind is Kind.TOKENS else "requests"
-    return {"error": {"message": message, "type": of, "param": None, "code": "rate_limit_exceeded"}}
-
-
-def _anthropic(message: str) -> dict[str, object]:
-    return {"type": "error", "error": {"type": "rate_limit_error", "message": message}}
