@@ -117,8 +117,14 @@ class Client:
         self._redis.response_callbacks.clear()  # replies as the protocol has them
 
     async def aclose(self) -> None:
-        """Close all connections."""
-        await self._redis.aclose()
+        """Close all connections, to the end though whoever calls is cancelled meanwhile."""
+        # The library closes them in tasks of its own, which a cancellation stops before they have begun.
+        closing = asyncio.ensure_future(self._redis.aclose())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.gather(closing, return_exceptions=True)
+            raise
 
     async def command(self, *words: Word) -> Any:
         """Run one command and return its reply as RESP2 has it: bytes, int, None or lists of them."""

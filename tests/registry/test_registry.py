@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio as aioredis
 
 from extproc.adapters.destinations import Destinations, Gate, parse_networks
+from extproc.adapters.redis_link import Link
 from extproc.adapters.registry import Registry
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Lifecycle, Load
@@ -368,6 +369,29 @@ async def test_nobody_listening_is_told_with_what_to_do() -> None:
     async with Registry(f"redis://127.0.0.1:{free_port()}/0") as registry:
         with pytest.raises(RegistryError, match=r"connection refused\): start it, or name another"):
             await registry.state()
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+async def test_a_close_that_is_cancelled_leaves_no_connection(
+    server: RedisServer, registry: Registry, steps: int
+) -> None:
+    """Cancelled after so many turns of the event loop; the one connection that is left is the one that asks."""
+
+    async def connections() -> int:
+        return int((await registry.link.command("CLIENT", "LIST")).count(b"id="))
+
+    link = Link(server.url)
+    await asyncio.gather(*(link.command("PING") for _ in range(4)))
+    assert await connections() == 5
+    closing = asyncio.create_task(link.aclose())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    closing.cancel()
+    with suppress(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(LONG_S):
+        while await connections() > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:abc", "http://x"])
