@@ -1,0 +1,41 @@
+"""What the autoscaler sees of a fleet at one moment: its instances, and what routers have counted of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.instance import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What all routers have counted of the requests for one model.
+
+    Each number only grows: a router that begins anew, or is gone, takes nothing away.
+    """
+
+    requests: float = 0.0  # that came, shed ones included; one that is asked again counts again
+    shed: float = 0.0  # of these, refused because there was no room for them, or no instance
+    prompt_tokens: float = 0.0
+    cached_tokens: float = 0.0  # of the prompts', found in a KV cache
+    answers: float = 0.0  # that are over, and of which the tokens below are
+    output_tokens: float = 0.0
+    judged: float = 0.0  # answers that were held against the SLO of their class, batch left out
+    late: float = 0.0  # of these, the first token came after the SLO's TTFT, the time in the router included
+    slow: float = 0.0  # of these, the time per token was beyond the SLO's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One look. `at_s` are seconds of the epoch: seasons are told by it."""
+
+    at_s: float
+    instances: tuple[Instance, ...]
+    counts: Mapping[str, Counts] = field(default_factory=dict)  # by model, as it was routed; shed ones as asked
+    held: Mapping[str, int] = field(default_factory=dict)  # requests that wait in routers now, by model
+    wanted: frozenset[str] = frozenset()  # models that somebody asks for and no instance serves (load intents)
+    speeds: Mapping[str, Speed] = field(default_factory=dict)  # learned, by pool; without one the table's profile holds
+    starts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what starts took that were seen, by pool
+    warm_tokens: Mapping[str, float] = field(default_factory=dict)  # of prefixes asked for lately, by instance id
