@@ -1,0 +1,81 @@
+"""How a group follows its need: up at once, down when fewer have been enough for a while and will stay enough."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+SOONER = 0.2  # of the dwell, where the forecast is sure that fewer will do
+SURE = 0.99  # chance that load stays below what is planned then
+MARGIN = 0.1  # instances of room that must be left after one has gone: a need at the edge does not swing
+LEAVE_SHARE = 0.25  # of the instances, in one step down
+STEP_SHARE = 0.1  # of the dwell, between two steps down
+MOST_PATIENCE = 8.0  # times the dwell
+_BUCKETS = 40  # a dwell is remembered in
+
+
+class Behaviour(msgspec.Struct, kw_only=True):
+    """What one group remembers of its needs and moves; all of it survives the process with the scaler's memory."""
+
+    needs: list[tuple[float, float]] = []  # (begin of a bucket, the most that was needed in it)
+    patience: float = 1.0  # times the dwell, grows whenever a step down is regretted
+    patient_at_s: float = 0.0
+    up_at_s: float | None = None
+    down_at_s: float | None = None
+
+    def needed(self, at_s: float, need: float, dwell_s: float) -> None:
+        """Remember a need, for as long as the greatest patience asks for."""
+        bucket_s = max(dwell_s / _BUCKETS, 1e-3)
+        begin_s = at_s // bucket_s * bucket_s
+        if self.needs and self.needs[-1][0] >= begin_s:
+            self.needs[-1] = (self.needs[-1][0], max(need, self.needs[-1][1]))
+        else:
+            self.needs.append((begin_s, need))
+        oldest_s = at_s - MOST_PATIENCE * dwell_s
+        while self.needs[0][0] < oldest_s:
+            del self.needs[0]
+
+    def keep(self, at_s: float, dwell_s: float, later: float | None, surely: float | None) -> float:
+        """What must stay: the need of the last dwell and of the time to come.
+
+        `later` and `surely` are the needs until an instance that leaves now could be back, as the rules' quantile has
+        them and as `SURE` has: where even the latter is small, a part of the dwell is enough. None: unknown.
+        """
+        wait_s = dwell_s * self.patience_at(at_s, dwell_s)
+        usual = max(self._most(at_s - wait_s), later or 0.0)
+        if surely is None:
+            return usual
+        return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
+
+    def patience_at(self, at_s: float, dwell_s: float) -> float:
+        """Times the dwell that are waited; what regrets have added fades within hours."""
+        faded = 0.5 ** ((at_s - self.patient_at_s) / (24.0 * dwell_s)) if dwell_s > 0.0 else 0.0
+        return 1.0 + (self.patience - 1.0) * faded
+
+    def may_step(self, at_s: float, dwell_s: float) -> bool:
+        """Whether another step down may follow the last one yet: what it did must show first."""
+        return self.down_at_s is None or at_s - self.down_at_s >= STEP_SHARE * dwell_s
+
+    def went_up(self, at_s: float, dwell_s: float, regret_s: float) -> None:
+        """Note a step up; soon after one down, it tells that the dwell was too short."""
+        turned = self.down_at_s is not None and (self.up_at_s is None or self.up_at_s < self.down_at_s)
+        if turned and self.down_at_s is not None and at_s - self.down_at_s < regret_s:
+            self.patience = min(MOST_PATIENCE, 2.0 * self.patience_at(at_s, dwell_s))
+            self.patient_at_s = at_s
+        self.up_at_s = at_s
+
+    def went_down(self, at_s: float) -> None:
+        """Note a step down."""
+        self.down_at_s = at_s
+
+    def _most(self, since_s: float) -> float:
+        """The most needed since then; without end where that is not known so far back."""
+        if not self.needs or self.needs[0][0] > since_s:
+            return math.inf
+        return max((need for begin_s, need in self.needs if begin_s >= since_s), default=0.0)
+
+
+def step_down(count: int, goal: int) -> int:
+    """The next count on the way down from `count` to `goal`: one less, or a share of many."""
+    return max(goal, count - max(1, int(LEAVE_SHARE * count)))

@@ -1,0 +1,164 @@
+"""What each signal calls for: load now and to come, what waits, KV room, late answers, spare ones, a first request.
+
+Needs are in instances of the group's first pool, as fractions: which pools grow, and to whole instances, is a question
+of cost (`core.scaling.hardware`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from extproc.core.scaling.recommendation import Forecast, Signal
+
+CLEAR_SHARE = 0.25
+"""What waits should be worked off in this share of a cold start after it: who waits bears the cold start anyway."""
+KV_FULL = 0.9  # share of KV blocks in use from which engines begin to preempt and to queue
+KV_AIM = 0.8
+LATE_SHARE = 0.05  # of the answers judged: more is no chance
+ENOUGH_JUDGED = 20.0
+_LATE_GROWTH = 0.5  # of what is Ready, in one step, at the most
+_STEPS = 24  # in which the backlog is followed until the end of a cold start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a group of pools looks like; loads and capacities in instances of its first pool."""
+
+    load: float  # what comes now, of what instances carry within their SLOs
+    busiest: float  # share of that which may be in use
+    cold_start_s: float
+    ready: float
+    coming: tuple[tuple[float, float], ...] = ()  # (seconds until Ready, capacity)
+    forecast: Forecast | None = None  # over the cold start
+    waiting: int = 0  # requests, in engines and routers
+    capacity_rps: float | None = None  # of one instance; None: nothing has come yet
+    ttft_s: float = 2.0  # the tightest SLO of all classes
+    kv_usage: float | None = None  # mean over the Ready ones
+    judged: float = 0.0  # answers of late
+    late: float = 0.0  # of these, beyond the SLO's TTFT or time per token
+    spare: float = 0.0  # capacity that may fail
+    asked: bool = False  # somebody waits for a model that nobody serves
+    quiet_s: float = 0.0  # since the last request
+    idle_s: float = 900.0
+    least: float = 0.0
+
+    @property
+    def here(self) -> float:
+        """Capacity that is Ready or on its way."""
+        return self.ready + sum(capacity for _, capacity in self.coming)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has asked for long, and nobody is expected to before an instance could be there again."""
+        soon = self.forecast.expected if self.forecast else 0.0
+        return not self.asked and not self.waiting and self.quiet_s >= self.idle_s and soon < _HARDLY
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one signal calls for: capacity in instances of the first pool, and why."""
+
+    signal: Signal
+    need: float
+    why: str
+
+
+Driver = Callable[[Context], Call | None]
+_HARDLY = 0.02  # instances that are expected to be filled: nobody will ask
+
+
+def by_load(context: Context) -> Call | None:
+    """Room for what comes now. Any request at all calls for an instance until the group is idle."""
+    if context.idle:
+        return None
+    need = max(context.load / context.busiest, _HARDLY)
+    rate = f", {context.load * context.capacity_rps:.3g} requests/s" if context.capacity_rps else ""
+    return Call(
+        Signal.LOAD, need, f"load {context.load:.2f} instances{rate}, at {context.busiest:.0%} of their SLO capacity"
+    )
+
+
+def by_forecast(context: Context) -> Call | None:
+    """Room for what is planned for until an instance that is started now is Ready."""
+    forecast = context.forecast
+    if forecast is None or context.idle:
+        return None
+    need = forecast.planned / context.busiest
+    return Call(
+        Signal.FORECAST,
+        need,
+        f"load {forecast.planned:.2f} instances at the most within {forecast.horizon_s:.0f} s, a cold start"
+        f" (expected {forecast.expected:.2f}, now {forecast.now:.2f})",
+    )
+
+
+def by_backlog(context: Context) -> Call | None:
+    """Room to work off, soon after a cold start, what will wait then.
+
+    Follows what waits through the cold start, the load going from what it is to what is expected, with what is Ready
+    and what comes: a burst that those work off, or that is over by then, calls for nothing.
+    """
+    if not context.capacity_rps or context.idle:
+        return None
+    backlog, coming_load = waiting_then(context)
+    if backlog <= context.ttft_s * max(context.here, 1.0):
+        return None
+    clear_s = max(context.ttft_s, CLEAR_SHARE * context.cold_start_s)
+    requests = backlog * context.capacity_rps
+    return Call(
+        Signal.BACKLOG,
+        coming_load + backlog / clear_s,
+        f"{context.waiting} requests wait, {requests:.0f} in {context.cold_start_s:.0f} s:"
+        f" to be worked off within {clear_s:.0f} s then, beside a load of {coming_load:.2f}",
+    )
+
+
+def waiting_then(context: Context) -> tuple[float, float]:
+    """(work that waits when a cold start is over, in instance-seconds; the load then, in instances)."""
+    horizon_s = context.cold_start_s
+    end = context.forecast.expected if context.forecast else context.load
+    backlog = context.waiting / context.capacity_rps if context.capacity_rps else 0.0
+    step_s = horizon_s / _STEPS
+    for step in range(_STEPS):
+        at_s = (step + 0.5) * step_s
+        load = context.load + (end - context.load) * at_s / horizon_s
+        capacity = context.ready + sum(size for in_s, size in context.coming if in_s <= at_s)
+        backlog = max(0.0, backlog + (load - capacity) * step_s)
+    return backlog, end
+
+
+def by_kv_pressure(context: Context) -> Call | None:
+    """Room for the KV caches of running requests, where they fill what there is."""
+    if context.kv_usage is None or context.kv_usage < KV_FULL:
+        return None
+    need = context.ready * context.kv_usage / KV_AIM
+    return Call(
+        Signal.KV_PRESSURE, need, f"KV blocks {context.kv_usage:.0%} in use, from {KV_FULL:.0%} on requests queue"
+    )
+
+
+def by_slo(context: Context) -> Call | None:
+    """More, where answers come late although there should be room; what is on its way is waited for first."""
+    if context.judged < ENOUGH_JUDGED or context.late <= LATE_SHARE * context.judged:
+        return None
+    share = context.late / context.judged
+    growth = 1.0 if context.coming else 1.0 + min(_LATE_GROWTH, share)
+    need = context.here if context.coming else max(context.ready + 1.0, context.ready * growth)
+    return Call(Signal.SLO, need, f"{share:.0%} of {context.judged:.0f} answers came later than their SLO allows")
+
+
+def by_wish(context: Context) -> Call | None:
+    """The first instance, where somebody waits for a model that nobody serves."""
+    if not context.asked:
+        return None
+    return Call(Signal.WANTED, 1.0, f"{context.waiting} requests wait for a model that no instance serves")
+
+
+SIGNALS: tuple[Driver, ...] = (by_load, by_forecast, by_backlog, by_kv_pressure, by_slo, by_wish)
+
+
+def calls(context: Context) -> tuple[Call, ...]:
+    """What all signals call for, the most first; nothing where the group is idle."""
+    made = [call for signal in SIGNALS if (call := signal(context)) is not None]
+    return tuple(sorted(made, key=lambda call: -call.need))

@@ -1,0 +1,148 @@
+"""One group of pools that serve the same requests: from what is seen of it to how many instances each should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from extproc.core.scaling.behaviour import MARGIN, Behaviour, step_down
+from extproc.core.scaling.drivers import Call, Context, calls
+from extproc.core.scaling.hardware import Counts, Offer, carries, choose
+from extproc.core.scaling.leaving import COMING
+from extproc.core.scaling.rules import PoolRules
+from extproc.core.values.instance import Instance, Lifecycle
+
+STUCK_COLD_STARTS = 3.0  # after so many cold starts nobody counts on a start any more
+
+
+class GroupMemory(msgspec.Struct, kw_only=True):
+    """What is remembered of a group between two looks; instances by key, pools by name."""
+
+    behaviour: Behaviour = msgspec.field(default_factory=Behaviour)
+    targets: dict[str, int] = {}
+    prices: dict[str, float] = {}  # as agents told them: a pool without instances has one too
+    told: dict[str, float] = {}  # who was told to drain by us, and when
+    draining_since_s: dict[str, float] = {}
+    coming_since_s: dict[str, float] = {}
+    asked_at_s: float | None = None  # when a request was seen last
+    requests: float = 0.0  # counted by then
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """A pool's instances by what they are good for."""
+
+    ready: tuple[Instance, ...]
+    coming: tuple[Instance, ...]  # on their way, those left out that are stuck
+    draining: tuple[Instance, ...]
+    stuck: frozenset[str]
+
+
+def staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: float, at_s: float) -> Staff:
+    """Sort a pool's instances, and note since when they come or drain."""
+    coming = [each for each in instances if each.lifecycle in COMING]
+    draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
+    for each in coming:
+        memory.coming_since_s.setdefault(each.key, at_s)
+    for each in draining:
+        memory.draining_since_s.setdefault(each.key, at_s)
+    stuck = frozenset(
+        each.key
+        for each in coming
+        if at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
+    )
+    return Staff(
+        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY and not each.asleep),
+        coming=tuple(each for each in coming if each.key not in stuck),
+        draining=tuple(draining),
+        stuck=stuck,
+    )
+
+
+def forget(memory: GroupMemory, instances: Sequence[Instance]) -> None:
+    """Drop what is remembered of instances that are gone, or are what they are no more."""
+    state = {each.key: each.lifecycle for each in instances}
+    memory.coming_since_s = {key: at for key, at in memory.coming_since_s.items() if state.get(key) in COMING}
+    memory.draining_since_s = {
+        key: at for key, at in memory.draining_since_s.items() if state.get(key) is Lifecycle.DRAINING
+    }
+    memory.told = {key: at for key, at in memory.told.items() if key in state}
+
+
+def offers(
+    pools: Sequence[PoolRules], sizes: Sequence[float], starts_s: Sequence[float], told: Mapping[str, float]
+) -> tuple[Offer, ...]:
+    """What each pool has to offer; where the price of one is not known, all cost the same."""
+    prices = [pool.price_per_hour if pool.price_per_hour is not None else told.get(pool.name) for pool in pools]
+    known = [price for price in prices if price is not None]
+    if len(known) < len(pools):
+        known = [1.0] * len(pools)
+    return tuple(
+        Offer(capacity=size, price=price, least=pool.least, most=pool.most, spare=pool.spare, start_s=start_s)
+        for pool, size, price, start_s in zip(pools, sizes, known, starts_s, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a group should have, and what made it so."""
+
+    counts: Counts
+    made: tuple[Call, ...]  # by all signals, the most first
+    need: float  # of these the most
+    keep: float  # what must stay; where it is more than the need, the dwell holds it
+    wait_s: float  # the dwell that is waited
+
+
+def plan(
+    context: Context,
+    given: Sequence[Offer],
+    targets: Counts,
+    ready: Counts,
+    behaviour: Behaviour,
+    *,
+    at_s: float,
+    dwell_s: float,
+    regret_s: float,
+    later: float | None,
+    surely: float | None,
+) -> Plan:
+    """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`)."""
+    made = calls(context)
+    need = max((call.need for call in made), default=0.0)
+    behaviour.needed(at_s, need, dwell_s)
+    wait_s = dwell_s * behaviour.patience_at(at_s, dwell_s)
+    bounded = tuple(min(max(count, each.least), each.most) for count, each in zip(targets, given, strict=True))
+    if not carries(bounded, need, given):
+        counts = choose(need, given, bounded)
+        if sum(counts) > sum(bounded):
+            behaviour.went_up(at_s, dwell_s, regret_s)
+        return Plan(counts=counts, made=made, need=need, keep=need, wait_s=wait_s)
+    keep = 0.0 if context.idle else max(need, behaviour.keep(at_s, dwell_s, later, surely)) + MARGIN
+    goal = choose(keep, given, bounded) if carries(bounded, keep, given) else bounded
+    counts = bounded
+    if goal != bounded and (context.idle or behaviour.may_step(at_s, dwell_s)):
+        counts = lowered(bounded, goal, ready, given, context.load / context.busiest)
+    if sum(counts) < sum(bounded):
+        behaviour.went_down(at_s)
+    return Plan(counts=counts, made=made, need=need, keep=keep, wait_s=wait_s)
+
+
+def lowered(counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float) -> Counts:
+    """A step from `counts` towards `goal`: what grows does at once, what shrinks only while the Ready ones left carry.
+
+    The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves.
+    """
+    reached = [max(count, end) for count, end in zip(counts, goal, strict=True)]
+    dearest = sorted(range(len(given)), key=lambda place: -given[place].price / max(given[place].capacity, 1e-9))
+    for place in dearest:
+        end = step_down(reached[place], goal[place]) if goal[place] < counts[place] else reached[place]
+        while reached[place] > end:
+            after = [*reached[:place], reached[place] - 1, *reached[place + 1 :]]
+            left = tuple(min(here, count) for here, count in zip(ready, after, strict=True))
+            if left[place] < ready[place] and not carries(left, need, [replace(each, spare=0) for each in given]):
+                break
+            reached = after
+    return tuple(reached)
