@@ -17,7 +17,8 @@ KV_FULL = 0.9  # share of KV blocks in use from which engines begin to preempt a
 KV_AIM = 0.8
 LATE_SHARE = 0.05  # of the answers judged: more is no chance
 ENOUGH_JUDGED = 20.0
-_LATE_GROWTH = 0.5  # of what is Ready, in one step, at the most
+LATE_GROWTH = 0.25  # of what is Ready, in one step, if all answers are late
+SETTLE_S = 120.0  # after too few or other instances, until late answers tell of those that are there now
 _STEPS = 24  # in which the backlog is followed until the end of a cold start
 
 
@@ -36,12 +37,11 @@ class Context:
     ttft_s: float = 2.0  # the tightest SLO of all classes
     kv_usage: float | None = None  # mean over the Ready ones
     judged: float = 0.0  # answers of late
-    late: float = 0.0  # of these, beyond the SLO's TTFT or time per token
-    spare: float = 0.0  # capacity that may fail
+    bad_share: float = 0.0  # of these, beyond the SLO's TTFT or time per token
+    settled_s: float = 0.0  # since instances changed last, or had more than they can carry
     asked: bool = False  # somebody waits for a model that nobody serves
     quiet_s: float = 0.0  # since the last request
     idle_s: float = 900.0
-    least: float = 0.0
 
     @property
     def here(self) -> float:
@@ -139,13 +139,18 @@ def by_kv_pressure(context: Context) -> Call | None:
 
 
 def by_slo(context: Context) -> Call | None:
-    """More, where answers come late although there should be room; what is on its way is waited for first."""
-    if context.judged < ENOUGH_JUDGED or context.late <= LATE_SHARE * context.judged:
+    """Some more, where answers come late although there is room and nothing is on its way."""
+    if context.judged < ENOUGH_JUDGED or context.bad_share <= LATE_SHARE:
         return None
-    share = context.late / context.judged
-    growth = 1.0 if context.coming else 1.0 + min(_LATE_GROWTH, share)
-    need = context.here if context.coming else max(context.ready + 1.0, context.ready * growth)
-    return Call(Signal.SLO, need, f"{share:.0%} of {context.judged:.0f} answers came later than their SLO allows")
+    if context.coming or context.settled_s < SETTLE_S:
+        return None
+    need = context.ready + max(1.0, LATE_GROWTH * context.ready * context.bad_share)
+    return Call(
+        Signal.SLO,
+        need,
+        f"{context.bad_share:.0%} of {context.judged:.0f} answers came later than their SLO allows,"
+        f" though {context.ready:.2f} should carry a load of {context.load:.2f}",
+    )
 
 
 def by_wish(context: Context) -> Call | None:

@@ -10,11 +10,8 @@ import msgspec
 from extproc.core.scaling.behaviour import MARGIN, Behaviour, step_down
 from extproc.core.scaling.drivers import Call, Context, calls
 from extproc.core.scaling.hardware import Counts, Offer, carries, choose
-from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.rules import PoolRules
-from extproc.core.values.instance import Instance, Lifecycle
-
-STUCK_COLD_STARTS = 3.0  # after so many cold starts nobody counts on a start any more
+from extproc.core.values.instance import Instance
 
 
 class GroupMemory(msgspec.Struct, kw_only=True):
@@ -28,6 +25,8 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     coming_since_s: dict[str, float] = {}
     asked_at_s: float | None = None  # when a request was seen last
     requests: float = 0.0  # counted by then
+    ready: dict[str, int] = {}
+    unsettled_at_s: float = 0.0  # when instances changed last, or were too few
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +37,6 @@ class Staff:
     coming: tuple[Instance, ...]  # on their way, those left out that are stuck
     draining: tuple[Instance, ...]
     stuck: frozenset[str]
-
-
-def staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: float, at_s: float) -> Staff:
-    """Sort a pool's instances, and note since when they come or drain."""
-    coming = [each for each in instances if each.lifecycle in COMING]
-    draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
-    for each in coming:
-        memory.coming_since_s.setdefault(each.key, at_s)
-    for each in draining:
-        memory.draining_since_s.setdefault(each.key, at_s)
-    stuck = frozenset(
-        each.key
-        for each in coming
-        if at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
-    )
-    return Staff(
-        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY and not each.asleep),
-        coming=tuple(each for each in coming if each.key not in stuck),
-        draining=tuple(draining),
-        stuck=stuck,
-    )
-
-
-def forget(memory: GroupMemory, instances: Sequence[Instance]) -> None:
-    """Drop what is remembered of instances that are gone, or are what they are no more."""
-    state = {each.key: each.lifecycle for each in instances}
-    memory.coming_since_s = {key: at for key, at in memory.coming_since_s.items() if state.get(key) in COMING}
-    memory.draining_since_s = {
-        key: at for key, at in memory.draining_since_s.items() if state.get(key) is Lifecycle.DRAINING
-    }
-    memory.told = {key: at for key, at in memory.told.items() if key in state}
 
 
 def offers(

@@ -1,0 +1,87 @@
+"""What a group's demand fills of each of its pools, by computed capacity and by what of that has proved true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from extproc.core.pricing.slo import Slo
+from extproc.core.scaling.capacity import capacity_rps, limits_of, load_of
+from extproc.core.scaling.correction import Correction
+from extproc.core.scaling.demand import Demand
+from extproc.core.scaling.pools import speed_of
+from extproc.core.scaling.rules import PoolRules
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.instance import Instance
+
+_EASED = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+"""Times the SLO that are planned for, the first that a request alone keeps: what nobody can keep calls for nobody."""
+_SUDDEN = 4.0  # standard deviations above the usual, beyond which the latest rate counts alone
+_LEAST_RPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Loads in instances; `computed` by the formula alone, so that what is learned does not rewrite the past."""
+
+    computed: float  # of the group's first pool
+    factor: float  # what of its computed capacity is true
+    sizes: tuple[float, ...]  # capacity of an instance of each pool, in instances of the first
+    capacity_rps: float  # of one of the first, at these sizes of requests
+
+    @property
+    def load(self) -> float:
+        """Instances of the first pool that are filled."""
+        return self.computed / self.factor
+
+
+def loads(
+    pools: Sequence[PoolRules],
+    instances: Sequence[Sequence[Instance]],
+    speeds: Mapping[str, Speed],
+    demand: Demand,
+    slo: Slo,
+    correction: Correction,
+) -> Loads:
+    """The load of a group, `instances` being those of each pool."""
+    factors = [correction.factor(pool.name) for pool in pools]
+    of_each = [_filled(pool, those, speeds, demand, slo) for pool, those in zip(pools, instances, strict=True)]
+    true = [each / factor for each, factor in zip(of_each, factors, strict=True)]
+    rate = max(demand.requests_s, _LEAST_RPS)
+    return Loads(
+        computed=of_each[0] if demand.requests_s > 0.0 else 0.0,
+        factor=factors[0],
+        sizes=tuple(true[0] / each for each in true),
+        capacity_rps=rate / true[0],
+    )
+
+
+def _filled(
+    pool: PoolRules, instances: Sequence[Instance], speeds: Mapping[str, Speed], demand: Demand, slo: Slo
+) -> float:
+    """Instances that the demand fills, above 0 and finite."""
+    speed, limits = speed_of(pool, instances, speeds), limits_of(instances)
+    asked = replace(demand, requests_s=max(demand.requests_s, _LEAST_RPS))
+    for times in _EASED:
+        filled = load_of(speed, asked, limits, eased(slo, times))
+        if math.isfinite(filled):
+            return filled
+    return asked.requests_s / max(_LEAST_RPS, capacity_rps(speed, asked, limits, Slo()))
+
+
+def eased(slo: Slo, times: float) -> Slo:
+    """The SLO with so many times its limits."""
+    return replace(
+        slo,
+        ttft_s=slo.ttft_s * times if slo.ttft_s is not None else None,
+        tpot_s=slo.tpot_s * times if slo.tpot_s is not None else None,
+    )
+
+
+def risen(usual: Demand, latest: Demand) -> Demand:
+    """The usual demand, at the latest rate where that is so much higher that it cannot be chance."""
+    deviation = math.sqrt(usual.burst * max(usual.requests_s, 1.0 / latest.covers_s) / latest.covers_s)
+    if latest.requests_s > usual.requests_s + _SUDDEN * deviation:
+        return replace(usual, requests_s=latest.requests_s)
+    return usual

@@ -1,0 +1,111 @@
+"""A group's instances by what they are good for, and what of them is remembered from look to look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from extproc.core.scaling.group import GroupMemory, Staff
+from extproc.core.scaling.leaving import COMING
+from extproc.core.scaling.pools import Group, names
+from extproc.core.scaling.sight import Sight
+from extproc.core.values.instance import Instance, Lifecycle
+
+STUCK_COLD_STARTS = 3.0  # after so many cold starts nobody counts on a start any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look at a group; tuples have a place for each of its pools."""
+
+    instances: tuple[tuple[Instance, ...], ...]
+    staffs: tuple[Staff, ...]
+    starts_s: tuple[float, ...]  # cold starts
+    coming: tuple[tuple[int, float], ...]  # (place of the pool, seconds until Ready) of each that is on its way
+    waiting: int  # requests, in engines and routers
+    kv_usage: float | None  # mean of those Ready that tell it
+    asked: bool  # somebody waits for a model, and nobody serves it
+
+
+def see(
+    group: Group,
+    instances: Sequence[Sequence[Instance]],
+    starts_s: Sequence[float],
+    sight: Sight,
+    memory: GroupMemory,
+) -> Seen:
+    """Sort what is there, and note since when instances come or drain."""
+    _forget(memory, [each for of_pool in instances for each in of_pool])
+    staffs = [_staff(each, memory, start_s, sight.at_s) for each, start_s in zip(instances, starts_s, strict=True)]
+    ready = [each for of_pool in staffs for each in of_pool.ready]
+    models = names(group, sight.instances)
+    held = sum(count for model, count in sight.held.items() if model in models)
+    usages = [each.load.kv_usage for each in ready if each.load.kv_usage is not None]
+    requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
+    wished = bool(models & sight.wanted) or held > 0 or requests > memory.requests
+    return Seen(
+        instances=tuple(tuple(each) for each in instances),
+        staffs=tuple(staffs),
+        starts_s=tuple(starts_s),
+        coming=tuple(
+            (place, _ready_in_s(each, memory, start_s, sight.at_s))
+            for place, (of_pool, start_s) in enumerate(zip(staffs, starts_s, strict=True))
+            for each in of_pool.coming
+        ),
+        waiting=held + sum(each.load.waiting or 0 for each in ready),
+        kv_usage=sum(usages) / len(usages) if usages else None,
+        asked=wished and not ready,
+    )
+
+
+def note(memory: GroupMemory, group: Group, models: Collection[str], seen: Seen, sight: Sight, load: float) -> None:
+    """Remember when somebody asked last, what instances cost, how many there were, and when that was too few."""
+    requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
+    busy = any(each.load.running or each.load.waiting for of_pool in seen.instances for each in of_pool)
+    if memory.asked_at_s is None or requests > memory.requests or seen.waiting or busy or seen.asked:
+        memory.asked_at_s = sight.at_s
+    memory.requests = requests
+    ready = {pool.name: len(staff.ready) for pool, staff in zip(group.pools, seen.staffs, strict=True)}
+    if ready != memory.ready or load >= sum(ready.values()) or seen.waiting > sum(ready.values()):
+        memory.ready, memory.unsettled_at_s = ready, sight.at_s
+    for pool, of_pool, staff in zip(group.pools, seen.instances, seen.staffs, strict=True):
+        told = [each.price_per_hour for each in of_pool if each.price_per_hour is not None]
+        if told:
+            memory.prices[pool.name] = sum(told) / len(told)
+        memory.targets.setdefault(pool.name, len(staff.ready) + len(staff.coming))
+
+
+def _staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: float, at_s: float) -> Staff:
+    coming = [each for each in instances if each.lifecycle in COMING]
+    draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
+    for each in coming:
+        memory.coming_since_s.setdefault(each.key, at_s)
+    for each in draining:
+        memory.draining_since_s.setdefault(each.key, at_s)
+    stuck = frozenset(
+        each.key
+        for each in coming
+        if at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
+    )
+    return Staff(
+        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY),
+        coming=tuple(each for each in coming if each.key not in stuck),
+        draining=tuple(draining),
+        stuck=stuck,
+    )
+
+
+def _forget(memory: GroupMemory, instances: Sequence[Instance]) -> None:
+    """Drop what is remembered of instances that are gone, or are what they are no more."""
+    state = {each.key: each.lifecycle for each in instances}
+    memory.coming_since_s = {key: at for key, at in memory.coming_since_s.items() if state.get(key) in COMING}
+    memory.draining_since_s = {
+        key: at for key, at in memory.draining_since_s.items() if state.get(key) is Lifecycle.DRAINING
+    }
+    memory.told = {key: at for key, at in memory.told.items() if key in state}
+
+
+def _ready_in_s(each: Instance, memory: GroupMemory, start_s: float, at_s: float) -> float:
+    if each.ready_in_s is not None:
+        return max(0.0, each.ready_in_s)
+    return max(0.0, memory.coming_since_s[each.key] + start_s - at_s)
