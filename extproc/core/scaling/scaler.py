@@ -46,7 +46,7 @@ class Scaler:
     def __init__(self, rules: ScalingRules, classes: ClassPolicy) -> None:
         self._rules = rules
         self._slo = tightest(classes)
-        self._usual, self._latest, self._between = Rates(), Rates(rate_s=_LATEST_S), Rates(rate_s=0.0)
+        self._usual, self._latest, self._between = Rates(), _short(_LATEST_S), _short(0.0)
         self._correction = Correction()
         self._memory: dict[str, GroupMemory] = {}
         self._forecasters: dict[str, Forecaster] = {}
@@ -229,3 +229,8 @@ def _times(forecast: Forecast, factor: float) -> Forecast:
         expected=forecast.expected * factor,
         planned=forecast.planned * factor,
     )
+
+
+def _short(rate_s: float) -> Rates:
+    """Rates that remember no more than they need."""
+    return Rates(rate_s=rate_s, sizes_s=rate_s, kept_s=max(rate_s, 1.0))
