@@ -15,7 +15,7 @@ _TINY = 1e-9
 class Offer:
     """What a pool has to offer: instances of some capacity at some price."""
 
-    capacity: float  # of one instance, in instances of the group's first pool
+    capacity: float  # of one instance, above 0, in instances of the group's first pool
     price: float  # of one instance and hour
     least: int
     most: int
@@ -58,7 +58,8 @@ def cheapest(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
     most = tuple(offer.most for offer in offers)
     if not carries(most, need, offers):
         return most
-    order = sorted(range(len(offers)), key=lambda place: offers[place].price / max(offers[place].capacity, _TINY))
+    order = sorted(range(len(offers)), key=lambda place: offers[place].price / offers[place].capacity)
+    lost = _spare(offers) * max(offer.capacity for offer in offers)  # with spare instances, at the most
     best: list[tuple[float, int, Counts]] = []
     floors = [0.0] * (len(order) + 1)  # price of the least counts of the pools that are not decided yet
     for depth in range(len(order) - 1, -1, -1):
@@ -68,7 +69,7 @@ def cheapest(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
         if depth == len(order):
             return 0.0
         offer = offers[order[depth]]
-        return max(floors[depth], missing * offer.price / max(offer.capacity, _TINY))
+        return max(floors[depth], missing * offer.price / offer.capacity)
 
     def descend(depth: int, chosen: dict[int, int], paid: float, missing: float) -> None:
         if best and paid + bound(depth, max(0.0, missing)) > best[0][0] + _TINY:
@@ -82,8 +83,8 @@ def cheapest(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
         place = order[depth]
         offer = offers[place]
         last = depth == len(order) - 1
-        enough = math.ceil(missing / offer.capacity - _TINY) if offer.capacity > 0 else offer.most
-        top = min(offer.most, max(offer.least, enough + _spare(offers)))
+        enough = math.ceil(missing / offer.capacity - _TINY)
+        top = min(offer.most, max(offer.least, math.ceil((missing + lost) / offer.capacity - _TINY)))
         bottom = max(offer.least, min(enough, offer.most)) if last else offer.least
         for count in range(bottom, top + 1) if last else range(top, offer.least - 1, -1):
             descend(depth + 1, {**chosen, place: count}, paid + count * offer.price, missing - count * offer.capacity)
