@@ -18,6 +18,7 @@ from extproc.core.values.instance import Instance, Lifecycle, Load
 from tests.core.builders import MODEL, instance
 
 SERVES = 1.1
+CARRIES_RPS = 21.0  # of the builders' instance at the sizes below, as `core.scaling.capacity` has it
 PROMPT, OUTPUT = 1000.0, 200.0
 
 

@@ -1,0 +1,82 @@
+"""Down when fewer have been enough for a while and will be: the dwell, what shortens it and what makes it longer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from extproc.core.scaling.behaviour import Behaviour, step_down
+
+DWELL_S = 300.0
+
+
+def after(needs: list[tuple[float, float]]) -> Behaviour:
+    made = Behaviour()
+    for at_s, need in needs:
+        made.needed(at_s, need, DWELL_S)
+    return made
+
+
+def every_ten_s(until_s: float, need: float) -> list[tuple[float, float]]:
+    return [(10.0 * step, need) for step in range(int(until_s / 10.0) + 1)]
+
+
+def test_what_was_needed_within_the_dwell_stays() -> None:
+    """Until it is over, and not longer."""
+    made = after([*every_ten_s(400.0, 2.0), (410.0, 5.0), (420.0, 2.0)])
+    assert made.keep(600.0, DWELL_S, 0.0, None) == 5.0
+    made.needed(720.0, 2.0, DWELL_S)
+    assert made.keep(730.0, DWELL_S, 0.0, None) == 2.0
+
+
+def test_nothing_leaves_before_a_dwell_was_seen() -> None:
+    """What was needed before the first look is not known."""
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, None) == math.inf
+    assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, 0.0, None) == 2.0
+
+
+def test_what_is_expected_to_be_needed_again_stays() -> None:
+    """Even if little was needed for long."""
+    assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, 4.5, None) == 4.5
+
+
+def test_a_sure_forecast_shortens_the_dwell() -> None:
+    """A fifth of it is enough where all but certainly fewer will do."""
+    made = after([*every_ten_s(400.0, 5.0), *((410.0 + 10.0 * step, 2.0) for step in range(8))])
+    assert made.keep(480.0, DWELL_S, 2.0, None) == 5.0
+    assert made.keep(480.0, DWELL_S, 2.0, 3.0) == 3.0
+    assert made.keep(480.0, DWELL_S, 2.0, 9.0) == 5.0
+
+
+def test_a_step_down_that_is_regretted_makes_the_dwell_longer() -> None:
+    """Twice as long each time, up to eight times, and slowly back to what the operator said."""
+    made = after(every_ten_s(900.0, 2.0))
+    for at_s in (900.0, 901.0, 902.0, 903.0, 904.0):
+        made.went_down(at_s)
+        made.went_up(at_s + 0.5, DWELL_S, regret_s=900.0)
+    assert made.patience_at(904.5, DWELL_S) == pytest.approx(8.0, rel=0.01)
+    assert made.patience_at(904.5 + 24.0 * DWELL_S, DWELL_S) == pytest.approx(4.5, rel=0.01)
+
+
+def test_a_step_up_long_after_one_down_is_no_regret() -> None:
+    """Nor is the second one of a rise."""
+    made = Behaviour()
+    made.went_down(0.0)
+    made.went_up(1000.0, DWELL_S, regret_s=900.0)
+    made.went_up(1010.0, DWELL_S, regret_s=5000.0)
+    assert made.patience_at(1010.0, DWELL_S) == 1.0
+
+
+@pytest.mark.parametrize(("count", "goal", "expected"), [(3, 1, 2), (20, 4, 15), (20, 18, 18), (2, 2, 2)])
+def test_one_or_a_quarter_leaves_in_a_step(count: int, goal: int, expected: int) -> None:
+    """And never more than should."""
+    assert step_down(count, goal) == expected
+
+
+def test_steps_down_are_some_time_apart() -> None:
+    """What one did must show before the next."""
+    made = Behaviour()
+    made.went_down(100.0)
+    assert not made.may_step(120.0, DWELL_S)
+    assert made.may_step(130.0, DWELL_S)

@@ -1,0 +1,178 @@
+"""The autoscaler from look to look, on fleets that do as they are told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.scaling.recommendation import Signal
+from extproc.core.scaling.rules import ScalingRules
+from extproc.core.scaling.scaler import Scaler
+from extproc.core.scaling.sight import Counts, Sight
+from extproc.core.values.instance import Instance, Lifecycle, Load
+from tests.core.builders import MODEL, instance
+from tests.core.scaling.play import CARRIES_RPS, Fleet, pool, turns
+
+HOUR_S = 3600.0
+
+
+def fleet(load: Any, begin: int = 1, hours: float = 0.0, **changes: Any) -> Fleet:
+    """One pool under a load, in instances that it fills, over seconds; `changes` are the pool's rules."""
+    rules = ScalingRules(pools=(pool(**changes),), period_s=2 * HOUR_S, tick_s=20.0)
+    made = Fleet(
+        rules,
+        {"h100": CARRIES_RPS},
+        (lambda at_s: load(at_s) * CARRIES_RPS) if callable(load) else (lambda at_s: load * CARRIES_RPS),
+        {"h100": 120.0},
+        {"h100": begin},
+    )
+    made.play(hours * HOUR_S)
+    return made
+
+
+def looked(scaler: Scaler, at_s: float, *instances: Instance, requests: float = 0.0, **changes: Any) -> Any:
+    counts = {MODEL: Counts(requests=requests, prompt_tokens=1000.0 * requests)}
+    (made,) = scaler.look(Sight(at_s=at_s, instances=instances, counts=counts, **changes))
+    return made
+
+
+def scaler(**changes: Any) -> Scaler:
+    return Scaler(ScalingRules(pools=(pool(**changes),)), ClassPolicy())
+
+
+def test_a_noisy_steady_load_turns_at_most_twice_an_hour() -> None:
+    """At the edge between two counts too, and no answer is late once they are there."""
+    for load in (3.4, 4.25):
+        played = fleet(load, begin=5, hours=3.0)
+        assert turns(played.desired("h100")[int(HOUR_S / 20.0) :]) <= 4, load
+        assert played.late <= 0.002 * played.served, load
+
+
+def test_a_swing_that_comes_again_is_met_before_it_rises() -> None:
+    """In its third period hardly an answer is late, at clearly fewer instance-hours than the peak takes all the time."""
+    played = fleet(lambda at_s: 4.0 - 3.0 * math.cos(2 * math.pi * at_s / (2 * HOUR_S)), hours=4.0)
+    late, served, hours = played.late, played.served, played.hours
+    played.play(2 * HOUR_S)
+    assert played.late - late <= 0.005 * (played.served - served)
+    assert played.hours - hours <= 0.75 * 2 * 8.5
+
+
+def test_a_burst_is_answered_at_once() -> None:
+    """Within two looks more are called for than serve, and the words name what came."""
+    played = fleet(lambda at_s: 2.0 if at_s < HOUR_S else 6.0, begin=3, hours=1.0)
+    before = played.desired("h100")[-1]
+    played.step()
+    (made,) = played.step()
+    assert made.desired >= max(before + 2, 5)
+    assert made.drivers[0].signal in {Signal.LOAD, Signal.BACKLOG, Signal.FORECAST}
+    assert made.without <= made.desired
+
+
+def test_an_unused_fleet_goes_to_zero_and_wakes_for_the_first_request() -> None:
+    """After `idle_s` the last one is told to drain; a request that is held calls for one at once."""
+    lonely = scaler(least=0, idle_s=100.0, dwell_s=50.0)
+    ready = instance("a")
+    assert looked(lonely, 0.0, ready, requests=5.0).desired == 1
+    assert looked(lonely, 90.0, ready, requests=5.0).desired == 1
+    gone = looked(lonely, 110.0, ready, requests=5.0)
+    assert (gone.desired, gone.drain, gone.drivers[0].signal) == (0, ("a",), Signal.IDLE)
+    assert looked(lonely, 200.0, requests=5.0).desired == 0
+    woken = looked(lonely, 205.0, requests=5.0, held={MODEL: 1})
+    assert (woken.desired, woken.drivers[0].signal) == (1, Signal.WANTED)
+    assert woken.without <= 1
+
+
+def test_a_wanted_model_wakes_its_pool() -> None:
+    """An intent in the registry is enough: no router needs to have counted the request."""
+    assert looked(scaler(least=0), 0.0, wanted=frozenset({MODEL})).desired == 1
+
+
+def test_the_bounds_hold_and_are_told() -> None:
+    """Never below `least`, and never above `most`, whose driver tells what was called for."""
+    (made,) = scaler(least=3).look(Sight(at_s=0.0, instances=()))
+    assert (made.desired, made.drivers[0].signal, made.without) == (3, Signal.LEAST, 1)
+    crowded = fleet(6.0, begin=4, hours=0.1, most=4).log[-1][0]
+    assert (crowded.desired, crowded.drivers[0].signal) == (4, Signal.MOST)
+    assert crowded.without >= 7
+
+
+def test_a_spare_instance_stands_beside_what_is_needed() -> None:
+    """And the words tell that without it there would be one less."""
+    made = fleet(1.5, begin=4, hours=0.3, spare=1).log[-1][0]
+    spare = next(each for each in made.drivers if each.signal is Signal.SPARE)
+    most = max(each.instances for each in made.drivers if each.signal in {Signal.LOAD, Signal.FORECAST})
+    assert spare.instances == most + 1
+
+
+def test_who_is_on_the_way_counts_and_who_is_stuck_does_not() -> None:
+    """A start that takes three times what starts take is not waited for any longer."""
+    patient = scaler(least=2, start_s=60.0)
+    loading = instance("b", lifecycle=Lifecycle.LOADING, load=Load())
+    assert (
+        looked(patient, 0.0, instance("a"), loading).coming,
+        looked(patient, 170.0, instance("a"), loading).coming,
+    ) == (1, 1)
+    stuck = looked(patient, 190.0, instance("a"), loading)
+    assert (stuck.desired, stuck.ready, stuck.coming, stuck.stop) == (2, 1, 0, ())
+
+
+def test_one_that_drains_is_resumed_before_another_starts() -> None:
+    """If it was told to drain by the autoscaler."""
+    calm = scaler(least=1, dwell_s=10.0, idle_s=1e6)
+    pair = [instance("a"), instance("b")]
+    last = [looked(calm, 5.0 * step, *pair, requests=1.0) for step in range(40)][-1]
+    assert (last.desired, last.drain) == (1, ("a",))
+    leaving = [instance("a", lifecycle=Lifecycle.DRAINING), pair[1]]
+    assert looked(calm, 200.0, *leaving, requests=1.0).resume == ()
+    assert looked(calm, 205.0, *leaving, requests=2000.0).resume == ("a",)
+
+
+def test_a_successor_goes_on_where_the_last_one_was() -> None:
+    """Targets, the dwell and forecasts are in the dump: the same sight gives the same recommendation."""
+    played = fleet(3.0, begin=4, hours=0.5)
+    successor = Scaler(played.rules, ClassPolicy())
+    successor.load(played.scaler.dump(), played.at_s)
+    played.at_s += 20.0
+    sight = played.sight()
+    (ours,), (theirs,) = played.scaler.look(sight), successor.look(sight)
+    assert theirs.desired == ours.desired
+    assert theirs.forecast is not None
+    assert ours.forecast is not None
+    assert theirs.forecast.planned == pytest.approx(ours.forecast.planned, rel=0.1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"nonsense"])
+def test_a_dump_that_cannot_be_read_is_left_alone(data: bytes) -> None:
+    """The scaler begins anew then."""
+    begun = scaler()
+    begun.load(data, 0.0)
+    assert looked(begun, 0.0, instance("a")).desired == 1
+
+
+def test_two_kinds_of_hardware_are_one_group_and_the_cheaper_one_grows() -> None:
+    """A pool of cheap A100s beside H100s: what is missing is started where it costs less for what it carries."""
+    pools = (
+        pool("h100", price_per_hour=4.0, least=1),
+        pool("a100", hardware="a100_sxm", price_per_hour=0.5, least=0),
+    )
+    rules = ScalingRules(pools=pools, period_s=2 * HOUR_S, tick_s=20.0)
+    played = Fleet(
+        rules,
+        {"h100": CARRIES_RPS, "a100": 0.4 * CARRIES_RPS},
+        lambda _: 2.0 * CARRIES_RPS,
+        {"h100": 120.0, "a100": 120.0},
+        {"h100": 1},
+    )
+    played.play(900.0)
+    last = {each.pool: each for each in played.log[-1]}
+    assert last["h100"].desired == 1
+    assert last["a100"].desired >= 3
+
+
+def test_a_fleet_without_rules_is_told_about_too() -> None:
+    """Pools are made from what is there."""
+    (made,) = Scaler(ScalingRules(), ClassPolicy()).look(Sight(at_s=0.0, instances=(instance("a"), instance("b"))))
+    assert (made.ready, made.desired) == (2, 2)
