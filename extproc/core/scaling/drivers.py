@@ -94,38 +94,49 @@ def by_forecast(context: Context) -> Call | None:
 
 
 def by_backlog(context: Context) -> Call | None:
-    """Room to work off, soon after a cold start, what will wait then.
+    """Room to work off what waits, soon after those that are needed for it are Ready.
 
-    Follows what waits through the cold start, the load going from what it is to what is expected, with what is Ready
-    and what comes: a burst that those work off, or that is over by then, calls for nothing.
+    As many as are on the way and are enough for that, else as many more as work off in time what will wait when a cold
+    start is over. A burst that is over by then, or that those work off that are here, calls for nothing.
     """
     if not context.capacity_rps or context.idle:
         return None
-    backlog, coming_load = waiting_then(context)
-    if backlog <= context.ttft_s * max(context.here, 1.0):
-        return None
     clear_s = max(context.ttft_s, CLEAR_SHARE * context.cold_start_s)
-    requests = backlog * context.capacity_rps
-    return Call(
-        Signal.BACKLOG,
-        coming_load + backlog / clear_s,
-        f"{context.waiting} requests wait, {requests:.0f} in {context.cold_start_s:.0f} s:"
-        f" to be worked off within {clear_s:.0f} s then, beside a load of {coming_load:.2f}",
+    capacity, first_s = context.ready, context.coming[0][0] if context.coming else context.cold_start_s
+    for in_s, size in ((first_s, 0.0), *context.coming):
+        capacity += size
+        if waiting_after(context, in_s + clear_s, capacity) <= context.ttft_s * max(capacity, 1.0):
+            return _for_backlog(context, capacity, in_s + clear_s) if size else None
+    left = waiting_after(context, context.cold_start_s, capacity)
+    return _for_backlog(
+        context, load_after(context, context.cold_start_s) + left / clear_s, context.cold_start_s + clear_s
     )
 
 
-def waiting_then(context: Context) -> tuple[float, float]:
-    """(work that waits when a cold start is over, in instance-seconds; the load then, in instances)."""
-    horizon_s = context.cold_start_s
+def _for_backlog(context: Context, need: float, in_s: float) -> Call:
+    then = waiting_after(context, context.cold_start_s, context.ready) * (context.capacity_rps or 0.0)
+    why = (
+        f"{context.waiting} requests wait, and {then:.0f} would with those Ready in {context.cold_start_s:.0f} s,"
+        f" a cold start: {need:.2f} instances work them off within {in_s:.0f} s"
+    )
+    return Call(Signal.BACKLOG, need, why)
+
+
+def load_after(context: Context, after_s: float) -> float:
+    """The load to count with: from what it is now to what is expected a cold start ahead, and no further."""
     end = context.forecast.expected if context.forecast else context.load
+    return context.load + (end - context.load) * min(1.0, after_s / max(context.cold_start_s, 1e-9))
+
+
+def waiting_after(context: Context, after_s: float, most: float) -> float:
+    """Work that waits then, in instance-seconds, if of what is Ready and comes no more than `most` is had."""
     backlog = context.waiting / context.capacity_rps if context.capacity_rps else 0.0
-    step_s = horizon_s / _STEPS
+    step_s = after_s / _STEPS
     for step in range(_STEPS):
         at_s = (step + 0.5) * step_s
-        load = context.load + (end - context.load) * at_s / horizon_s
         capacity = context.ready + sum(size for in_s, size in context.coming if in_s <= at_s)
-        backlog = max(0.0, backlog + (load - capacity) * step_s)
-    return backlog, end
+        backlog = max(0.0, backlog + (load_after(context, at_s) - min(capacity, most)) * step_s)
+    return backlog
 
 
 def by_kv_pressure(context: Context) -> Call | None:
