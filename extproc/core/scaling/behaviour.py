@@ -12,6 +12,7 @@ MARGIN = 0.1  # instances of room that must be left after one has gone: a need a
 LEAVE_SHARE = 0.25  # of the instances, in one step down
 STEP_SHARE = 0.1  # of the dwell, between two steps down
 MOST_PATIENCE = 8.0  # times the dwell
+_GAP_S, _GAP_SHARE = 60.0, 0.5  # between two looks, and of the dwell, beyond which what happened between is not known
 _BUCKETS = 40  # a dwell is remembered in
 
 
@@ -25,8 +26,10 @@ class Behaviour(msgspec.Struct, kw_only=True):
     down_at_s: float | None = None
 
     def needed(self, at_s: float, need: float, dwell_s: float) -> None:
-        """Remember a need, for as long as the greatest patience asks for."""
+        """Remember a need, for as long as the greatest patience asks for; what was before a gap tells nothing."""
         bucket_s = max(dwell_s / _BUCKETS, 1e-3)
+        if self.needs and at_s - self.needs[-1][0] > max(_GAP_SHARE * dwell_s, 2.0 * bucket_s, _GAP_S):
+            self.needs.clear()
         begin_s = at_s // bucket_s * bucket_s
         if self.needs and self.needs[-1][0] >= begin_s:
             self.needs[-1] = (self.needs[-1][0], max(need, self.needs[-1][1]))
@@ -36,16 +39,14 @@ class Behaviour(msgspec.Struct, kw_only=True):
         while self.needs[0][0] < oldest_s:
             del self.needs[0]
 
-    def keep(self, at_s: float, dwell_s: float, later: float | None, surely: float | None) -> float:
+    def keep(self, at_s: float, dwell_s: float, later: float, surely: float) -> float:
         """What must stay: the need of the last dwell and of the time to come.
 
         `later` and `surely` are the needs until an instance that leaves now could be back, as the rules' quantile has
-        them and as `SURE` has: where even the latter is small, a part of the dwell is enough. None: unknown.
+        them and as `SURE` has: where even the latter is small, a part of the dwell is enough. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
-        usual = max(self._most(at_s - wait_s), later or 0.0)
-        if surely is None:
-            return usual
+        usual = max(self._most(at_s - wait_s), later)
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 
     def patience_at(self, at_s: float, dwell_s: float) -> float:

@@ -73,9 +73,11 @@ def by_load(context: Context) -> Call | None:
     if context.idle:
         return None
     need = max(context.load / context.busiest, _HARDLY)
-    rate = f", {context.load * context.capacity_rps:.3g} requests/s" if context.capacity_rps else ""
+    if context.capacity_rps is None:
+        return Call(Signal.LOAD, need, "no requests counted yet, and the group is not idle")
+    rate = f", {context.load * context.capacity_rps:.3g} requests/s"
     return Call(
-        Signal.LOAD, need, f"load {context.load:.2f} instances{rate}, at {context.busiest:.0%} of their SLO capacity"
+        Signal.LOAD, need, f"load {context.load:.2f} instances{rate}, to fill {context.busiest:.0%} of what they carry"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from extproc.core.scaling.drivers import Context
 from extproc.core.scaling.group import Plan
-from extproc.core.scaling.hardware import Counts, Offer, carries, choose
+from extproc.core.scaling.hardware import Offer, carries, choose
 from extproc.core.scaling.recommendation import Driver, Signal
 
 _FREE = 4  # times the upper bound, so far is told what would be desired without it
@@ -15,36 +16,46 @@ _FREE = 4  # times the upper bound, so far is told what would be desired without
 
 def explained(place: int, plan: Plan, offers: Sequence[Offer], context: Context) -> tuple[tuple[Driver, ...], int]:
     """(words of all signals about one of a group's pools, the deciding one first; the count without that one)."""
-    bare = [replace(offer, least=0, spare=0, most=max(_FREE * offer.most, offer.most + 1)) for offer in offers]
-    nothing: Counts = tuple(0 for _ in offers)
+    said = _said(place, plan, offers)
+    desired, offer = plan.counts[place], offers[place]
+    most = said[0].instances if said else 0
+    if context.idle and not desired:
+        quiet = f"no request for {context.quiet_s:.0f} s" if math.isfinite(context.quiet_s) else "no request yet"
+        return (Driver(Signal.IDLE, 0, f"{quiet}, of {context.idle_s:.0f} s"), *said), 1
+    if most > desired:
+        why = f"at most {offer.most} by the operator's rules, of {most} that are called for"
+        return (Driver(Signal.MOST, desired, why), *said), most
+    if desired > most:
+        return (Driver(Signal.DWELL, desired, _held(place, plan, offers, most)), *said), most
+    return tuple(said), max((each.instances for each in said[1:]), default=0)
+
+
+def _said(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
+    """What each signal would have of a pool, the operator's least and spare apart; the most first."""
+    enough = carries(plan.counts, plan.need, offers)
+    bare = [replace(each, least=0, spare=0, most=each.most if enough else _FREE * max(1, each.most)) for each in offers]
+    spared = [replace(each, spare=given.spare) for each, given in zip(bare, offers, strict=True)]
 
     def count(need: float, by: Sequence[Offer]) -> int:
-        return choose(need, by, plan.counts if carries(plan.counts, need, by) or len(by) > 1 else nothing)[place]
+        counted = choose(need, by, plan.counts)[place]
+        return min(counted, plan.counts[place]) if enough else counted
 
-    desired, offer = plan.counts[place], offers[place]
     said = [Driver(call.signal, count(call.need, bare), call.why) for call in plan.made]
-    spared = [replace(each, spare=given.spare) for each, given in zip(bare, offers, strict=True)]
-    if any(each.spare for each in offers) and plan.need > 0.0:
-        spare = max(each.spare for each in offers)
+    spare = max(each.spare for each in offers)
+    if spare and plan.need > 0.0:
         said.append(Driver(Signal.SPARE, count(plan.need, spared), f"{spare} may fail without a loss"))
-    if offer.least:
-        said.append(Driver(Signal.LEAST, offer.least, f"at least {offer.least} by the operator's rules"))
-    said.sort(key=lambda each: -each.instances)
-    most = said[0].instances if said else 0
-    if context.idle and not said:
-        quiet = f"no request for {context.quiet_s:.0f} s of {context.idle_s:.0f} s"
-        said.insert(0, Driver(Signal.IDLE, 0, quiet))
-        return tuple(said), desired if desired else 1
-    if most > desired:
-        first = Driver(
-            Signal.MOST, desired, f"at most {offer.most} by the operator's rules, of {most} that are called for"
+    if least := offers[place].least:
+        said.append(Driver(Signal.LEAST, least, f"at least {least} by the operator's rules"))
+    return sorted(said, key=lambda each: -each.instances)
+
+
+def _held(place: int, plan: Plan, offers: Sequence[Offer], most: int) -> str:
+    """Why more are kept than are called for."""
+    enough = f"{most} would be enough now"
+    if math.isinf(plan.keep):
+        return f"{enough}, which has not been seen for {plan.wait_s:.0f} s yet"
+    if choose(plan.keep, offers, plan.counts)[place] >= plan.counts[place]:
+        return (
+            f"{enough}, {plan.keep:.2f} were within {plan.wait_s:.0f} s, or may be until one that leaves could be back"
         )
-        return (first, *said), most
-    if desired > most:
-        why = (
-            f"{most} would be enough now, {plan.keep:.2f} were needed in the last {plan.wait_s:.0f} s,"
-            " or may be until one that leaves could be back"
-        )
-        return (Driver(Signal.DWELL, desired, why), *said), most
-    rest = [each.instances for each in said[1:]]
-    return tuple(said), max(rest, default=0)
+    return f"{enough}, {plan.keep:.2f} for a while: they leave step by step, as far as those Ready carry what comes"

@@ -23,8 +23,8 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     told: dict[str, float] = {}  # who was told to drain by us, and when
     draining_since_s: dict[str, float] = {}
     coming_since_s: dict[str, float] = {}
-    asked_at_s: float | None = None  # when a request was seen last
-    requests: float = 0.0  # counted by then
+    asked_at_s: float | None = None  # when a request was seen last; None: never
+    requests: float | None = None  # counted by then
     ready: dict[str, int] = {}
     unsettled_at_s: float = 0.0  # when instances changed last, or were too few
 
@@ -74,10 +74,13 @@ def plan(
     at_s: float,
     dwell_s: float,
     regret_s: float,
-    later: float | None,
-    surely: float | None,
+    later: float,
+    surely: float,
 ) -> Plan:
-    """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`)."""
+    """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`).
+
+    `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool.
+    """
     made = calls(context)
     need = max((call.need for call in made), default=0.0)
     behaviour.needed(at_s, need, dwell_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -103,7 +104,7 @@ class Scaler:
             forecaster.add(sight.at_s, filled.computed * share, between.covers_s)
         elif sight.counts and between:
             forecaster.add(sight.at_s, 0.0, between.covers_s)
-        return self._decide(group, forecaster, seen, demand, filled, sight, memory)
+        return self._decide(group, forecaster, seen, demand if usual else None, filled, sight, memory)
 
     def _learn(self, group: Group, seen: Seen, at_s: float, demand: Demand, filled: Loads, ready: float) -> None:
         """How answers did at this load tells what of the computed capacity is true."""
@@ -122,13 +123,14 @@ class Scaler:
         group: Group,
         forecaster: Forecaster,
         seen: Seen,
-        demand: Demand,
+        demand: Demand | None,
         filled: Loads,
         sight: Sight,
         memory: GroupMemory,
     ) -> list[Recommendation]:
         rules, pools = self._rules, group.pools
         dwell_s, start_s = max(pool.dwell_s for pool in pools), max(seen.starts_s)
+        back_s = start_s + dwell_s  # until one that leaves now could be back
 
         def ahead(horizon_s: float, quantile: float) -> Forecast:
             return _times(forecaster.forecast(sight.at_s, horizon_s, quantile), 1.0 / filled.factor)
@@ -141,14 +143,14 @@ class Scaler:
             coming=tuple(sorted((in_s, filled.sizes[place]) for place, in_s in seen.coming)),
             forecast=ahead(start_s, rules.quantile),
             waiting=seen.waiting,
-            capacity_rps=filled.capacity_rps,
+            capacity_rps=filled.capacity_rps if demand else None,
             ttft_s=self._slo.ttft_s if self._slo.ttft_s is not None else rules.tick_s,
             kv_usage=seen.kv_usage,
-            judged=demand.judged,
-            bad_share=demand.bad_share or 0.0,
+            judged=demand.judged if demand else 0.0,
+            bad_share=(demand.bad_share or 0.0) if demand else 0.0,
             settled_s=sight.at_s - memory.unsettled_at_s,
             asked=seen.asked,
-            quiet_s=sight.at_s - memory.asked_at_s if memory.asked_at_s is not None else 0.0,
+            quiet_s=sight.at_s - memory.asked_at_s if memory.asked_at_s is not None else math.inf,
             idle_s=max(pool.idle_s for pool in pools),
         )
         given = offers(pools, filled.sizes, seen.starts_s, memory.prices)
@@ -161,8 +163,8 @@ class Scaler:
             at_s=sight.at_s,
             dwell_s=dwell_s,
             regret_s=max(start_s + 2.0 * dwell_s, rules.period_s / _PERIOD_REGRETS),
-            later=ahead(start_s + dwell_s, rules.quantile).planned / rules.busiest,
-            surely=ahead(start_s + dwell_s, max(SURE, rules.quantile)).planned / rules.busiest,
+            later=math.inf if demand is None else ahead(back_s, rules.quantile).planned / rules.busiest,
+            surely=math.inf if demand is None else ahead(back_s, max(SURE, rules.quantile)).planned / rules.busiest,
         )
         memory.targets.update({pool.name: count for pool, count in zip(pools, planned.counts, strict=True)})
         return [

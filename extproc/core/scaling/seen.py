@@ -42,7 +42,7 @@ def see(
     held = sum(count for model, count in sight.held.items() if model in models)
     usages = [each.load.kv_usage for each in ready if each.load.kv_usage is not None]
     requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
-    wished = bool(models & sight.wanted) or held > 0 or requests > memory.requests
+    wished = bool(models & sight.wanted) or held > 0 or (memory.requests is not None and requests > memory.requests)
     return Seen(
         instances=tuple(tuple(each) for each in instances),
         staffs=tuple(staffs),
@@ -62,7 +62,8 @@ def note(memory: GroupMemory, group: Group, models: Collection[str], seen: Seen,
     """Remember when somebody asked last, what instances cost, how many there were, and when that was too few."""
     requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
     busy = any(each.load.running or each.load.waiting for of_pool in seen.instances for each in of_pool)
-    if memory.asked_at_s is None or requests > memory.requests or seen.waiting or busy or seen.asked:
+    came = memory.requests is not None and requests > memory.requests
+    if came or seen.waiting or busy or seen.asked or (memory.asked_at_s is None and any(seen.instances)):
         memory.asked_at_s = sight.at_s
     memory.requests = requests
     ready = {pool.name: len(staff.ready) for pool, staff in zip(group.pools, seen.staffs, strict=True)}
@@ -88,7 +89,7 @@ def _staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: flo
         if at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
     )
     return Staff(
-        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY),
+        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY and not each.asleep),
         coming=tuple(each for each in coming if each.key not in stuck),
         draining=tuple(draining),
         stuck=stuck,

@@ -1,4 +1,4 @@
-"""A fleet in a few lines for tests of the scaler: instances start, serve a stream of requests and leave as they are told.
+"""A fleet in a few lines for tests of the scaler: instances start, serve and leave as they are told.
 
 Requests are a fluid: an instance works off at most `SERVES` times what it carries within its SLO, the rest waits.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from extproc.core.pricing.classes import ClassPolicy
@@ -85,6 +86,15 @@ class Fleet:
         return [each for each in self.beings if each.ready_at_s <= self.at_s and each.drained_at_s is None]
 
     def step(self) -> tuple[Recommendation, ...]:
+        """One look later."""
+        made = self.scaler.look(self.passed())
+        self.log.append(made)
+        for each in made:
+            self.obey(each)
+        return made
+
+    def passed(self) -> Sight:
+        """What is seen one tick later, before anybody obeys."""
         tick_s = self.rules.tick_s
         mean = self.rps(self.at_s) * tick_s
         came = max(0.0, self.random.gauss(mean, mean**0.5)) if self.noise else mean
@@ -107,11 +117,7 @@ class Fleet:
         )
         self.hours += len(self.beings) * tick_s / 3600.0
         self.at_s += tick_s
-        made = self.scaler.look(self.sight())
-        self.log.append(made)
-        for each in made:
-            self.obey(each)
-        return made
+        return self.sight()
 
     def play(self, for_s: float) -> None:
         end_s = self.at_s + for_s
@@ -149,5 +155,5 @@ class Fleet:
 
 def turns(desired: list[int]) -> int:
     """How often the direction changed."""
-    steps = [b - a for a, b in zip(desired, desired[1:], strict=False) if b != a]
-    return sum((a > 0) != (b > 0) for a, b in zip(steps, steps[1:], strict=False))
+    steps = [b - a for a, b in pairwise(desired) if b != a]
+    return sum((a > 0) != (b > 0) for a, b in pairwise(steps))

@@ -25,26 +25,33 @@ def every_ten_s(until_s: float, need: float) -> list[tuple[float, float]]:
 def test_what_was_needed_within_the_dwell_stays() -> None:
     """Until it is over, and not longer."""
     made = after([*every_ten_s(400.0, 2.0), (410.0, 5.0), (420.0, 2.0)])
-    assert made.keep(600.0, DWELL_S, 0.0, None) == 5.0
-    made.needed(720.0, 2.0, DWELL_S)
-    assert made.keep(730.0, DWELL_S, 0.0, None) == 2.0
+    assert made.keep(600.0, DWELL_S, 0.0, math.inf) == 5.0
+    for step in range(30):
+        made.needed(430.0 + 10.0 * step, 2.0, DWELL_S)
+    assert made.keep(730.0, DWELL_S, 0.0, math.inf) == 2.0
 
 
 def test_nothing_leaves_before_a_dwell_was_seen() -> None:
     """What was needed before the first look is not known."""
-    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, None) == math.inf
-    assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, 0.0, None) == 2.0
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, math.inf) == math.inf
+    assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, 0.0, math.inf) == 2.0
+
+
+def test_what_was_before_a_gap_does_not_count() -> None:
+    """A leader that was away does not know what was needed meanwhile: it waits for a whole dwell."""
+    made = after([*every_ten_s(400.0, 2.0), (700.0, 2.0)])
+    assert made.keep(700.0, DWELL_S, 0.0, 0.0) == math.inf
 
 
 def test_what_is_expected_to_be_needed_again_stays() -> None:
     """Even if little was needed for long."""
-    assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, 4.5, None) == 4.5
+    assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, 4.5, math.inf) == 4.5
 
 
 def test_a_sure_forecast_shortens_the_dwell() -> None:
     """A fifth of it is enough where all but certainly fewer will do."""
     made = after([*every_ten_s(400.0, 5.0), *((410.0 + 10.0 * step, 2.0) for step in range(8))])
-    assert made.keep(480.0, DWELL_S, 2.0, None) == 5.0
+    assert made.keep(480.0, DWELL_S, 2.0, math.inf) == 5.0
     assert made.keep(480.0, DWELL_S, 2.0, 3.0) == 3.0
     assert made.keep(480.0, DWELL_S, 2.0, 9.0) == 5.0
 
