@@ -1,0 +1,105 @@
+"""The counts of a group from look to look: up at once, down by steps, and swaps that never leave a gap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extproc.core.scaling.behaviour import Behaviour
+from extproc.core.scaling.drivers import Context
+from extproc.core.scaling.explained import explained
+from extproc.core.scaling.group import Plan, lowered, offers, plan
+from extproc.core.scaling.hardware import Offer
+from extproc.core.scaling.recommendation import Signal
+from tests.core.scaling.play import pool
+
+ONE = Offer(capacity=1.0, price=1.0, least=1, most=30)
+DEAR = Offer(capacity=1.0, price=5.0, least=0, most=10)
+CHEAP = Offer(capacity=1.0, price=1.0, least=0, most=10)
+
+
+def planned(load: float, targets: tuple[int, ...], ready: tuple[int, ...], *given: Offer, **changes: Any) -> Plan:
+    """A look at a time of which enough is known: little was needed for long."""
+    behaviour = Behaviour()
+    for step in range(61):
+        behaviour.needed(10.0 * step, changes.get("needed", 0.1), 300.0)
+    context = Context(load=load, busiest=1.0, cold_start_s=120.0, ready=float(sum(ready)), capacity_rps=10.0)
+    return plan(
+        context,
+        given,
+        targets,
+        ready,
+        behaviour,
+        at_s=610.0,
+        dwell_s=300.0,
+        regret_s=900.0,
+        later=changes.get("later", 0.0),
+        surely=changes.get("surely", 0.0),
+    )
+
+
+def test_a_rise_is_followed_to_its_end() -> None:
+    """From one to nine in one look."""
+    assert planned(8.7, (1,), (9,), ONE).counts == (9,)
+
+
+def test_a_fall_is_followed_step_by_step() -> None:
+    """A quarter of twenty go first."""
+    assert planned(2.0, (20,), (20,), ONE).counts == (15,)
+
+
+def test_what_may_be_needed_again_stays() -> None:
+    """While the forecast, or the last dwell, needs them."""
+    assert planned(2.0, (8,), (8,), ONE, later=7.95, surely=9.0).counts == (8,)
+    assert planned(2.0, (8,), (8,), ONE, needed=7.95).counts == (8,)
+
+
+def test_a_need_at_the_edge_lets_nobody_go() -> None:
+    """A tenth of an instance must be left over."""
+    assert planned(2.95, (4,), (4,), ONE).counts == (4,)
+    assert planned(2.85, (4,), (4,), ONE).counts == (3,)
+
+
+def test_nobody_leaves_whom_one_that_comes_is_to_replace() -> None:
+    """Only what is Ready carries load: of six, two are Ready, and both stay."""
+    assert planned(2.0, (6,), (2,), ONE).counts == (5,)
+    assert lowered((3,), (2,), (2,), [ONE], need=2.0) == (2,)
+    assert lowered((2,), (1,), (2,), [ONE], need=2.0) == (2,)
+
+
+def test_a_swap_starts_the_new_ones_before_the_old_ones_go() -> None:
+    """Dear ones stay until those that replace them are Ready, then leave by steps."""
+    first = planned(3.8, (4, 0), (4, 0), DEAR, CHEAP, needed=3.8)
+    assert first.counts == (4, 4)
+    assert planned(3.8, first.counts, (4, 1), DEAR, CHEAP, needed=3.8).counts == (3, 4)
+    assert planned(3.8, (1, 4), (1, 3), DEAR, CHEAP, needed=3.8).counts == (1, 4)
+    assert planned(3.8, (1, 4), (1, 4), DEAR, CHEAP, needed=3.8).counts == (0, 4)
+
+
+def test_an_unknown_price_makes_all_cost_the_same() -> None:
+    """One price alone says nothing of which is the cheaper."""
+    pools = (pool("a", price_per_hour=9.0), pool("b"))
+    assert [each.price for each in offers(pools, (1.0, 1.0), (60.0, 60.0), {})] == [1.0, 1.0]
+    assert [each.price for each in offers(pools, (1.0, 1.0), (60.0, 60.0), {"b": 2.0})] == [9.0, 2.0]
+
+
+def words(made: Plan, *given: Offer) -> tuple[Signal, int, int]:
+    """The deciding signal, its instances, and the count without it."""
+    context = Context(load=1.0, busiest=1.0, cold_start_s=120.0, ready=1.0)
+    drivers, without = explained(0, made, given, context)
+    return drivers[0].signal, drivers[0].instances, without
+
+
+def test_the_deciding_signal_is_told_first_and_what_would_be_without_it() -> None:
+    """A load of 8.7 calls for nine; without it the operator's least is one."""
+    assert words(planned(8.7, (1,), (9,), ONE), ONE) == (Signal.LOAD, 9, 1)
+
+
+def test_what_is_held_is_told_as_dwell() -> None:
+    """With what would be enough now."""
+    assert words(planned(2.0, (8,), (8,), ONE, needed=7.95), ONE) == (Signal.DWELL, 8, 2)
+
+
+def test_a_need_beyond_the_bounds_is_told_as_most() -> None:
+    """With what would be desired without them."""
+    few = Offer(capacity=1.0, price=1.0, least=0, most=4)
+    assert words(planned(8.7, (1,), (9,), few), few) == (Signal.MOST, 4, 9)
