@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extproc.core.pricing.slo import Slo
-from extproc.core.scaling.capacity import capacity_rps, limits_of, load_of
+from extproc.core.scaling.capacity import limits_of, load_of
 from extproc.core.scaling.correction import Correction
 from extproc.core.scaling.demand import Demand
 from extproc.core.scaling.pools import speed_of
@@ -15,8 +15,6 @@ from extproc.core.scaling.rules import PoolRules
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.instance import Instance
 
-_EASED = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-"""Times the SLO that are planned for, the first that a request alone keeps: what nobody can keep calls for nobody."""
 _SUDDEN = 4.0  # standard deviations above the usual, beyond which the latest rate counts alone
 _LEAST_RPS = 1e-6
 
@@ -60,23 +58,10 @@ def loads(
 def _filled(
     pool: PoolRules, instances: Sequence[Instance], speeds: Mapping[str, Speed], demand: Demand, slo: Slo
 ) -> float:
-    """Instances that the demand fills, above 0 and finite."""
+    """Instances that the demand fills, above 0."""
     speed, limits = speed_of(pool, instances, speeds), limits_of(instances)
     asked = replace(demand, requests_s=max(demand.requests_s, _LEAST_RPS))
-    for times in _EASED:
-        filled = load_of(speed, asked, limits, eased(slo, times))
-        if math.isfinite(filled):
-            return filled
-    return asked.requests_s / max(_LEAST_RPS, capacity_rps(speed, asked, limits, Slo()))
-
-
-def eased(slo: Slo, times: float) -> Slo:
-    """The SLO with so many times its limits."""
-    return replace(
-        slo,
-        ttft_s=slo.ttft_s * times if slo.ttft_s is not None else None,
-        tpot_s=slo.tpot_s * times if slo.tpot_s is not None else None,
-    )
+    return load_of(speed, asked, limits, slo)
 
 
 def risen(usual: Demand, latest: Demand) -> Demand:

@@ -1,0 +1,61 @@
+"""What a demand fills of each pool of a group, and when the latest rate counts alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extproc.core.pricing.slo import Slo
+from extproc.core.scaling.correction import Correction, Met
+from extproc.core.scaling.demand import Demand
+from extproc.core.scaling.loads import Loads, loads, risen
+from tests.core.builders import instance
+from tests.core.scaling.play import pool
+
+ASKED = Demand(requests_s=40.0, prompt_tokens=1000.0, cached_tokens=0.0, output_tokens=200.0, covers_s=30.0)
+SLO = Slo(ttft_s=2.0, tpot_s=0.05)
+POOLS = (pool("h100"), pool("a100", hardware="a100_sxm"))
+THERE = ((instance("a"),), (instance("b", hardware="a100_sxm"),))
+
+
+def filled(asked: Demand = ASKED, correction: Correction | None = None) -> Loads:
+    return loads(POOLS, THERE, {}, asked, SLO, correction or Correction())
+
+
+def test_an_instance_of_slower_hardware_has_a_smaller_size() -> None:
+    """Sizes are told in instances of the first pool, whatever the load."""
+    busy, calm = filled(), filled(replace(ASKED, requests_s=0.0))
+    assert busy.sizes[0] == calm.sizes[0] == 1.0
+    assert 0.1 < busy.sizes[1] < 0.8
+    assert 0.1 < calm.sizes[1] < 0.8
+    assert calm.load == 0.0
+
+
+def test_the_rate_of_an_instance_times_the_load_is_what_is_asked() -> None:
+    """So that a backlog of requests becomes seconds of an instance."""
+    assert filled().load * filled().capacity_rps == pytest.approx(40.0)
+
+
+def test_what_answers_have_taught_changes_the_load_and_not_what_is_computed() -> None:
+    """A pool that carries less is filled by the same requests sooner; the past of forecasts stays as it was."""
+    taught = Correction()
+    for step in range(100):
+        taught.learn("h100", 10.0 * step, Met(used=0.5, instances=1, judged=100.0, bad_share=0.3))
+    less = filled(correction=taught)
+    assert less.factor < 0.8
+    assert less.computed == pytest.approx(filled().computed)
+    assert less.load == pytest.approx(filled().load / less.factor)
+    assert less.sizes[1] == pytest.approx(filled().sizes[1] / less.factor)
+
+
+@pytest.mark.parametrize(("latest", "burst", "expected"), [(46.0, 1.0, 40.0), (60.0, 1.0, 60.0), (60.0, 20.0, 40.0)])
+def test_a_rate_beyond_chance_counts_at_once(latest: float, burst: float, expected: float) -> None:
+    """Four deviations of requests that come at random, or in bursts where they usually do."""
+    usual = replace(ASKED, burst=burst)
+    assert risen(usual, replace(usual, requests_s=latest, covers_s=10.0)).requests_s == expected
+
+
+def test_a_rate_that_falls_is_left_to_the_mean() -> None:
+    """Nothing is in a hurry then."""
+    assert risen(ASKED, replace(ASKED, requests_s=0.0, covers_s=10.0)).requests_s == 40.0
