@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.capacity import limits_of, load_of
 from extproc.core.scaling.correction import Correction
 from extproc.core.scaling.demand import Demand
 from extproc.core.scaling.pools import speed_of
+from extproc.core.scaling.recommendation import Forecast
 from extproc.core.scaling.rules import PoolRules
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.instance import Instance
@@ -65,8 +67,26 @@ def _filled(
 
 
 def risen(usual: Demand, latest: Demand) -> Demand:
-    """The usual demand, at the latest rate where that is so much higher that it cannot be chance."""
-    deviation = math.sqrt(usual.burst * max(usual.requests_s, 1.0 / latest.covers_s) / latest.covers_s)
-    if latest.requests_s > usual.requests_s + _SUDDEN * deviation:
-        return replace(usual, requests_s=latest.requests_s)
-    return usual
+    """The usual demand, at about the latest rate where that is so much higher that it cannot be chance.
+
+    Square roots of counts vary alike whatever their mean (F. J. Anscombe, 1948). What counts then is a deviation less
+    than what was seen: of all looks it is the one that chance has favoured.
+    """
+    seen, expected = latest.requests_s * latest.covers_s, usual.requests_s * latest.covers_s
+    beyond = 2.0 * (math.sqrt(seen + 0.375) - math.sqrt(expected + 0.375)) / math.sqrt(usual.burst)
+    if beyond <= _SUDDEN:
+        return usual
+    return replace(usual, requests_s=max(usual.requests_s, (seen - math.sqrt(usual.burst * seen)) / latest.covers_s))
+
+
+def without_chance(forecast: Forecast, filled: Loads, demand: Demand, step_s: float, quantile: float) -> Forecast:
+    """What is planned, less what of its deviation is the noise of counting requests for `step_s`.
+
+    Forecasts are judged by what was counted, and that requests come by chance they cannot foresee. Computed capacity
+    allows for it already. Variances add up, so that of the counts is taken from that of the forecast.
+    """
+    base = max(forecast.now, forecast.expected)
+    deviations = NormalDist().inv_cdf(quantile)
+    counted = deviations * math.sqrt(demand.burst * base / (filled.capacity_rps * step_s))
+    beyond = max(0.0, forecast.planned - base)
+    return replace(forecast, planned=base + math.sqrt(max(0.0, beyond**2 - counted**2)))

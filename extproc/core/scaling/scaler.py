@@ -18,8 +18,9 @@ from extproc.core.scaling.explained import explained
 from extproc.core.scaling.forecast import Forecaster
 from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
 from extproc.core.scaling.hardware import Offer
+from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
-from extproc.core.scaling.loads import Loads, loads, risen
+from extproc.core.scaling.loads import Loads, loads, risen, without_chance
 from extproc.core.scaling.pools import Group, groups, names, placed
 from extproc.core.scaling.recommendation import Forecast, Recommendation
 from extproc.core.scaling.rules import ScalingRules
@@ -46,6 +47,7 @@ class Scaler:
 
     def __init__(self, rules: ScalingRules, classes: ClassPolicy) -> None:
         self._rules = rules
+        self._step_s = grid(rules.period_s).step_s  # of which forecasts are made
         self._slo = tightest(classes)
         self._usual, self._latest, self._between = Rates(), _short(_LATEST_S), _short(0.0)
         self._correction = Correction()
@@ -133,7 +135,8 @@ class Scaler:
         back_s = start_s + dwell_s  # until one that leaves now could be back
 
         def ahead(horizon_s: float, quantile: float) -> Forecast:
-            return _times(forecaster.forecast(sight.at_s, horizon_s, quantile), 1.0 / filled.factor)
+            made = _times(forecaster.forecast(sight.at_s, horizon_s, quantile), 1.0 / filled.factor)
+            return without_chance(made, filled, demand, self._step_s, quantile) if demand else made
 
         context = Context(
             load=filled.load,
