@@ -9,7 +9,8 @@ import pytest
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.correction import Correction, Met
 from extproc.core.scaling.demand import Demand
-from extproc.core.scaling.loads import Loads, loads, risen
+from extproc.core.scaling.loads import Loads, loads, risen, without_chance
+from extproc.core.scaling.recommendation import Forecast
 from tests.core.builders import instance
 from tests.core.scaling.play import pool
 
@@ -59,3 +60,22 @@ def test_a_rate_beyond_chance_counts_at_once(latest: float, burst: float, expect
 def test_a_rate_that_falls_is_left_to_the_mean() -> None:
     """Nothing is in a hurry then."""
     assert risen(ASKED, replace(ASKED, requests_s=0.0, covers_s=10.0)).requests_s == 40.0
+
+
+def ahead(planned: float) -> Forecast:
+    return Forecast(now=3.0, horizon_s=180.0, expected=4.0, planned=planned)
+
+
+def test_the_noise_of_counting_is_not_planned_for() -> None:
+    """Of few requests in a step the count itself varies: 4 instances of 0.4 requests/s, 50 s: 80 requests, 11 %."""
+    few = Loads(computed=3.0, factor=1.0, sizes=(1.0,), capacity_rps=0.4)
+    chance = 1.645 * 4.0 / 80.0**0.5
+    left = without_chance(ahead(4.0 + 2.0 * chance), few, ASKED, 50.0, 0.95)
+    assert left.planned == pytest.approx(4.0 + 3.0**0.5 * chance, rel=0.001)
+    assert without_chance(ahead(4.0 + 0.9 * chance), few, ASKED, 50.0, 0.95).planned == 4.0
+
+
+def test_of_many_requests_what_is_planned_is_left_as_it_is() -> None:
+    """Their number hardly varies by chance."""
+    many = Loads(computed=3.0, factor=1.0, sizes=(1.0,), capacity_rps=4000.0)
+    assert without_chance(ahead(5.0), many, ASKED, 50.0, 0.95).planned == pytest.approx(5.0, rel=0.001)
