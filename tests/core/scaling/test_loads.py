@@ -50,11 +50,13 @@ def test_what_answers_have_taught_changes_the_load_and_not_what_is_computed() ->
     assert less.sizes[1] == pytest.approx(filled().sizes[1] / less.factor)
 
 
-@pytest.mark.parametrize(("latest", "burst", "expected"), [(46.0, 1.0, 40.0), (60.0, 1.0, 60.0), (60.0, 20.0, 40.0)])
+@pytest.mark.parametrize(("latest", "burst", "expected"), [(46.0, 1.0, 40.0), (60.0, 1.0, 57.55), (60.0, 20.0, 40.0)])
 def test_a_rate_beyond_chance_counts_at_once(latest: float, burst: float, expected: float) -> None:
-    """Four deviations of requests that come at random, or in bursts where they usually do."""
+    """Four deviations of requests that come at random, or in bursts where they usually do; one of them is left out."""
     usual = replace(ASKED, burst=burst)
-    assert risen(usual, replace(usual, requests_s=latest, covers_s=10.0)).requests_s == expected
+    assert risen(usual, replace(usual, requests_s=latest, covers_s=10.0)).requests_s == pytest.approx(
+        expected, abs=0.01
+    )
 
 
 def test_a_rate_that_falls_is_left_to_the_mean() -> None:
