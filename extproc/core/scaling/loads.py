@@ -18,6 +18,7 @@ from extproc.core.speeds.speed import Speed
 from extproc.core.values.instance import Instance
 
 _SUDDEN = 4.0  # standard deviations above the usual, beyond which the latest rate counts alone
+_HIGH = 2.5  # the same of the usual rate above the level, which counts for less and is seen for longer
 _LEAST_RPS = 1e-6
 
 
@@ -72,11 +73,24 @@ def risen(usual: Demand, latest: Demand) -> Demand:
     Square roots of counts vary alike whatever their mean (F. J. Anscombe, 1948). What counts then is a deviation less
     than what was seen: of all looks it is the one that chance has favoured.
     """
-    seen, expected = latest.requests_s * latest.covers_s, usual.requests_s * latest.covers_s
-    beyond = 2.0 * (math.sqrt(seen + 0.375) - math.sqrt(expected + 0.375)) / math.sqrt(usual.burst)
-    if beyond <= _SUDDEN:
+    seen = latest.requests_s * latest.covers_s
+    if _deviations(seen, usual.requests_s * latest.covers_s, usual.burst) <= _SUDDEN:
         return usual
     return replace(usual, requests_s=max(usual.requests_s, (seen - math.sqrt(usual.burst * seen)) / latest.covers_s))
+
+
+def calm(filled: Loads, demand: Demand, level: float) -> float:
+    """The load to count with: the level that forecasts start from, unless what was counted lately is beyond chance.
+
+    A dwell keeps the most that was needed in it. That must not be the most that chance made of few requests.
+    """
+    counted = demand.requests_s * demand.covers_s
+    expected = level * filled.capacity_rps * demand.covers_s
+    return filled.load if _deviations(counted, expected, demand.burst) > _HIGH else level
+
+
+def _deviations(seen: float, expected: float, burst: float) -> float:
+    return 2.0 * (math.sqrt(seen + 0.375) - math.sqrt(expected + 0.375)) / math.sqrt(burst)
 
 
 def without_chance(forecast: Forecast, filled: Loads, demand: Demand, step_s: float, quantile: float) -> Forecast:

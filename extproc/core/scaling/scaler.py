@@ -20,7 +20,7 @@ from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
 from extproc.core.scaling.hardware import Offer
 from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
-from extproc.core.scaling.loads import Loads, loads, risen, without_chance
+from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.pools import Group, groups, names, placed
 from extproc.core.scaling.recommendation import Forecast, Recommendation
 from extproc.core.scaling.rules import ScalingRules
@@ -138,13 +138,14 @@ class Scaler:
             made = _times(forecaster.forecast(sight.at_s, horizon_s, quantile), 1.0 / filled.factor)
             return without_chance(made, filled, demand, self._step_s, quantile) if demand else made
 
+        soon = ahead(start_s, rules.quantile)
         context = Context(
-            load=filled.load,
+            load=calm(filled, demand, soon.now) if demand else 0.0,
             busiest=rules.busiest,
             cold_start_s=start_s,
             ready=sum(size * len(each.ready) for size, each in zip(filled.sizes, seen.staffs, strict=True)),
             coming=tuple(sorted((in_s, filled.sizes[place]) for place, in_s in seen.coming)),
-            forecast=ahead(start_s, rules.quantile),
+            forecast=soon,
             waiting=seen.waiting,
             capacity_rps=filled.capacity_rps if demand else None,
             ttft_s=self._slo.ttft_s if self._slo.ttft_s is not None else rules.tick_s,

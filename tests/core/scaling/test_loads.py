@@ -9,7 +9,7 @@ import pytest
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.correction import Correction, Met
 from extproc.core.scaling.demand import Demand
-from extproc.core.scaling.loads import Loads, loads, risen, without_chance
+from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.recommendation import Forecast
 from tests.core.builders import instance
 from tests.core.scaling.play import pool
@@ -81,3 +81,10 @@ def test_of_many_requests_what_is_planned_is_left_as_it_is() -> None:
     """Their number hardly varies by chance."""
     many = Loads(computed=3.0, factor=1.0, sizes=(1.0,), capacity_rps=4000.0)
     assert without_chance(ahead(5.0), many, ASKED, 50.0, 0.95).planned == pytest.approx(5.0, rel=0.001)
+
+
+@pytest.mark.parametrize(("level", "expected"), [(2.9, 2.9), (3.2, 3.2), (2.0, 3.0), (0.0, 3.0)])
+def test_the_level_counts_unless_what_was_counted_is_beyond_chance(level: float, expected: float) -> None:
+    """1,200 requests in 30 s are three instances' work; 2.9 would be chance, 2 would not."""
+    three = Loads(computed=3.0, factor=1.0, sizes=(1.0,), capacity_rps=40.0 / 3.0)
+    assert calm(three, ASKED, level) == expected
