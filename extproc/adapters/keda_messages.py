@@ -4,6 +4,8 @@ Fields and numbers are those of pkg/scalers/externalscaler/externalscaler.proto.
 deprecated there in favour of their Float forms, which KEDA reads since 2.17 and then prefers.
 """
 
+# ruff: noqa: RUF009 (these calls only describe a field)
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -178,7 +178,6 @@ class ExternalScaler:
                 f"`tolerance: {text}` in the trigger's metadata is no share from 0 to 1, such as that of the HPA, 0.1"
             )
             await self._refuse(ref, context, grpc.StatusCode.INVALID_ARGUMENT, words)
-            raise AssertionError  # an aborted call raises
         return _Trigger(pool, tolerance)
 
     async def _fresh(self, pool: str, ref: ScaledObjectRef, context: Any) -> Recommendation:
@@ -186,17 +185,16 @@ class ExternalScaler:
         latest = self._latest().get(pool)
         if latest is None:
             await self._refuse(ref, context, grpc.StatusCode.UNAVAILABLE, f"nothing is known of pool '{pool}' yet")
-        elif self._age_s(latest) > self._stale_after_s:
+        if self._age_s(latest) > self._stale_after_s:
             words = f"what is known of pool '{pool}' is {self._age_s(latest):.0f} s old: is Redis there, and a leader?"
             await self._refuse(ref, context, grpc.StatusCode.UNAVAILABLE, words)
-        assert latest is not None
         self._refused.discard(_name(ref))
         return latest
 
     def _age_s(self, recommendation: Recommendation) -> float:
         return self._now_s() - recommendation.at_s
 
-    async def _refuse(self, ref: ScaledObjectRef, context: Any, code: grpc.StatusCode, words: str) -> None:
+    async def _refuse(self, ref: ScaledObjectRef, context: Any, code: grpc.StatusCode, words: str) -> NoReturn:
         name = _name(ref)
         if name not in self._refused:
             if len(self._refused) >= _MOST_KEPT:
@@ -204,6 +202,7 @@ class ExternalScaler:
             self._refused.add(name)
             log.warning("ScaledObject %s: %s", name, words)
         await context.abort(code, words)
+        raise AssertionError("abort raises")
 
 
 def _name(ref: ScaledObjectRef) -> str:

@@ -1,9 +1,9 @@
 """Which number makes a Kubernetes HorizontalPodAutoscaler (HPA) end at the desired instances, tolerance and all.
 
-With a target of type AverageValue the HPA, at N replicas and a metric of v per target, takes ceil(v) replicas if
-v / N lies outside 1 ± tolerance, and N otherwise (`GetExternalPerPodMetricReplicas`, pkg/controller/podautoscaler/
-replica_calculator.go of Kubernetes). So every v in (desired - 1, desired] ends at `desired` or changes nothing, whatever
-N is, and what can be chosen is where in that range v lies:
+With a target of type AverageValue the HPA, at N replicas and a metric of v per target, takes ceil(v) replicas if v / N
+lies outside 1 ± tolerance, and N otherwise (`GetExternalPerPodMetricReplicas` in Kubernetes'
+pkg/controller/podautoscaler/replica_calculator.go). So every v in (desired - 1, desired] ends at `desired` or changes
+nothing, whatever N is, and what can be chosen is where in that range v lies:
 
 * down: the least of them, which leaves the tolerance soonest: with 0.1, all steps by one from up to 19 replicas;
 * up: the most of them. It is lost in a tolerance of 0.1 for one more than 10 or above (11 / 10 is not more than 1.1),
