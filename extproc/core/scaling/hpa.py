@@ -25,33 +25,51 @@ TOLERANCE = 0.1
 """`--horizontal-pod-autoscaler-tolerance` of kube-controller-manager, unless it was set."""
 
 _HAIR = 1e-9  # versions of the HPA differ in whether a ratio of exactly 1 + tolerance is within it
+_SETTLED = 4  # times that a number was asked for, after which the HPA itself was among those who asked
 
 
 class Steering:
-    """What one HPA has been told of one pool: the way up depends on where it was led to before."""
+    """What one HPA has been told of one pool, and which replicas it may have by that: the way up depends on them.
 
-    __slots__ = ("_desired", "_down", "_led", "_tolerance")
+    Not all who ask are the HPA (KEDA looks by itself, too), and pods register only when they run.
+    """
+
+    __slots__ = ("_asked", "_desired", "_maybe", "_tolerance", "_value")
 
     def __init__(self, tolerance: float = TOLERANCE) -> None:
         self._tolerance = tolerance
         self._desired: int | None = None  # when last asked
-        self._led = 0  # instances that the HPA has or will have from what it was told
-        self._down = False
+        self._maybe: frozenset[int] = frozenset()  # replicas that the HPA may have
+        self._value = 0
+        self._asked = 0  # times, since that is the value
 
     def metric(self, desired: int, seen: int) -> int:
-        """The metric's value, in hundredths of an instance. `seen`: instances that are there, draining ones included.
+        """The metric's value, in hundredths of an instance. `seen`: instances there, draining ones included."""
+        more = seen > max(self._maybe, default=0)
+        if more:
+            self._maybe = frozenset((seen,))
+        if more or desired != self._desired:
+            self._desired, self._value, self._asked = desired, self._towards(desired), 0
+        self._asked += 1
+        led = frozenset(after for replicas in self._maybe for after in self._led(replicas))
+        self._maybe = led if self._asked >= _SETTLED else self._maybe | led
+        return self._value
 
-        Fewer may be seen than the HPA counts, as pods register only when they run.
-        """
-        if desired != self._desired:
-            self._turn(desired, seen)
-        if desired > 0 and (self._down or seen > self._led):
+    def _towards(self, desired: int) -> int:
+        fewer = max((replicas for replicas in self._maybe if 0 < replicas < desired), default=0)
+        if fewer:
+            lost = desired <= fewer * (1 + self._tolerance) + _HAIR
+            return INSTANCE * (math.floor(fewer * (1 + self._tolerance) + _HAIR) + 1 if lost else desired)
+        if desired > 0 and any(replicas > desired for replicas in self._maybe):
             return INSTANCE * (desired - 1) + 1
-        return INSTANCE * self._led
+        return INSTANCE * desired
 
-    def _turn(self, desired: int, seen: int) -> None:
-        before = max(seen, self._led)
-        self._down = self._desired is not None and desired < self._desired
-        self._desired = self._led = desired
-        if 0 < before < desired and desired / before <= 1 + self._tolerance + _HAIR:
-            self._led = math.floor(before * (1 + self._tolerance) + _HAIR) + 1
+    def _led(self, replicas: int) -> tuple[int, ...]:
+        """Where the HPA goes from so many: both ways if versions of it differ. KEDA alone leads from and to zero."""
+        goal = max(1, math.ceil(self._value / INSTANCE))
+        if replicas == 0:
+            return (goal,) if self._value else (0,)
+        beyond = abs(self._value / INSTANCE / replicas - 1) - self._tolerance
+        if abs(beyond) < _HAIR:
+            return replicas, goal
+        return (goal,) if beyond > 0 else (replicas,)
