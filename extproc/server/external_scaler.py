@@ -112,6 +112,11 @@ class ExternalScaler:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
+    @property
+    def streams(self) -> int:
+        """How many ScaledObjects follow."""
+        return len(self._streams)
+
     def changed(self) -> None:
         """To be called after each look, whatever came of it: `latest` may have something new to tell."""
         for stream in self._streams:
