@@ -4,7 +4,7 @@ What KEDA does with answers and errors decides what they are here (kedacore/keda
 pkg/scaling/scale_handler.go):
 
 * GetMetricSpec is asked before GetMetrics at each poll, and an error there is no failure that `fallback` counts
-  (keda#8056); of an error while a ScaledObject is new, KEDA before 2.21 makes an HPA on CPU (keda#7729). So it has an
+  (keda#8056); of an error while a ScaledObject is new, KEDA before 2.20 makes an HPA on CPU (keda#7729). So it has an
   answer whenever the pool may exist. GetMetrics fails where nothing true can be said, and `fallback` counts that.
 * A stream that ends with an error is opened anew after a pause that doubles each time, up to a minute, and only a clean
   end resets it. So a stream stays open while recommendations are stale, and ends cleanly when the service stops.

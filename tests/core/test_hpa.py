@@ -136,3 +136,25 @@ def test_the_hpa_turns_only_when_what_is_desired_does(seed: int) -> None:
     for _ in range(10):
         replicas = hpa(replicas, steering.metric(desired, replicas), tolerance)
         assert replicas == desired
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_replicas_that_are_asked_in_turn_lead_one_hpa(seed: int) -> None:
+    """Each knows only what it was asked itself: none flaps, and nobody is left with too few."""
+    chance, tolerance = random.Random(seed), 0.1
+    both = (Steering(tolerance), Steering(tolerance))
+    desired = replicas = 12
+    late = deque([replicas] * 8)
+    for _ in range(200):
+        moves = 0
+        for _ in range(24):
+            late.append(replicas)
+            seen = min(late.popleft(), replicas)
+            before = replicas
+            for _ in range(chance.randrange(3)):
+                chance.choice(both).metric(desired, seen)
+            replicas = hpa(replicas, chance.choice(both).metric(desired, seen), tolerance)
+            moves += replicas != before
+        assert desired <= replicas <= math.floor(desired * (1 + tolerance)) + 1
+        assert moves <= 2
+        desired = max(1, min(40, desired + chance.choice([-1, -1, 1, 2, -3, 5])))
