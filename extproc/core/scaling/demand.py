@@ -1,0 +1,129 @@
+"""What a group's clients ask for: rates and mean sizes of requests, from counts that only grow."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from statistics import fmean
+
+from extproc.core.scaling.sight import Counts
+
+RATE_S = 30.0  # window of rates
+SIZES_S = 60.0  # window of mean sizes, longer where it holds too few requests
+KEPT_S = 600.0  # how far that may reach, and the window of burstiness
+_ENOUGH = 30.0  # requests that a mean is taken of
+_ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
+_ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350
+_BURST_LOOKS = 12  # between which requests must have been counted, until burstiness is told
+_BURST_MOST = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Requests a second of a group, and their mean sizes in tokens. Rates are of the last `covers_s` seconds."""
+
+    requests_s: float  # shed ones included
+    prompt_tokens: float
+    cached_tokens: float  # of the prompts'
+    output_tokens: float
+    shed_s: float = 0.0  # of `requests_s`
+    judged: float = 0.0  # answers that were held against an SLO in the window of sizes
+    late: float = 0.0  # of these
+    slow: float = 0.0
+    burst: float = 1.0  # variance of the number of requests between two looks over its mean; 1: they come at random
+    covers_s: float = 0.0
+
+    @property
+    def bad_share(self) -> float | None:
+        """Share of judged answers that were late or slow, None without any; one that was both counts once."""
+        return min(1.0, max(self.late, self.slow) / self.judged) if self.judged else None
+
+
+class Rates:
+    """Counts of all models over the latest looks. A counter that is less than before has begun anew."""
+
+    def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
+        self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
+        self._last: dict[str, Counts] = {}
+        self._looks: deque[tuple[float, float, Mapping[str, Counts]]] = deque()  # from, until, and what came between
+        self._until_s: float | None = None
+
+    def add(self, at_s: float, counts: Mapping[str, Counts]) -> None:
+        """Take in one look. One without any counts says nothing: nobody could be asked."""
+        if not counts or (self._until_s is not None and at_s <= self._until_s):
+            return
+        if self._until_s is not None:
+            new = {model: _since(now, self._last.get(model, Counts())) for model, now in counts.items()}
+            self._looks.append((self._until_s, at_s, new))
+        self._until_s = at_s
+        self._last |= counts
+        while self._looks and self._looks[0][1] <= at_s - self._kept_s:
+            self._looks.popleft()
+
+    def demand(self, models: Iterable[str]) -> Demand | None:
+        """Return what is asked of some models together; None before the second look that told anything."""
+        if not self._looks or self._until_s is None:
+            return None
+        chosen = frozenset(models)
+        sums = [(since, until, _sum(new, chosen)) for since, until, new in self._looks]
+        until_s = self._until_s
+        lately = [each for each in sums if each[0] >= until_s - self._rate_s - 1e-9] or sums[-1:]
+        covers_s = until_s - lately[0][0]
+        came = _added(counts for _, _, counts in lately)
+        sized = self._window(sums, "requests")
+        answered = self._window(sums, "answers")
+        return Demand(
+            requests_s=came.requests / covers_s,
+            shed_s=came.shed / covers_s,
+            prompt_tokens=_mean(sized.prompt_tokens, sized.requests, _ASSUMED_PROMPT_TOKENS),
+            cached_tokens=_mean(sized.cached_tokens, sized.requests, 0.0),
+            output_tokens=_mean(answered.output_tokens, answered.answers, _ASSUMED_OUTPUT_TOKENS),
+            judged=answered.judged,
+            late=answered.late,
+            slow=answered.slow,
+            burst=_burst([counts.requests for _, _, counts in sums]),
+            covers_s=covers_s,
+        )
+
+    def _window(self, sums: list[tuple[float, float, Counts]], what: str) -> Counts:
+        """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
+        begins_s, total, found = sums[-1][1] - self._sizes_s, 0.0, []
+        for since, _, counts in reversed(sums):
+            if since < begins_s and total >= _ENOUGH:
+                break
+            total += getattr(counts, what)
+            found.append(counts)
+        return _added(found)
+
+
+def _since(now: Counts, before: Counts) -> Counts:
+    if now.requests < before.requests or now.answers < before.answers:
+        return now
+    return _counts([max(0.0, new - old) for new, old in zip(astuple(now), astuple(before), strict=True)])
+
+
+def _sum(counts: Mapping[str, Counts], models: frozenset[str]) -> Counts:
+    return _added(each for model, each in counts.items() if model in models)
+
+
+def _added(counts: Iterable[Counts]) -> Counts:
+    rows = [astuple(each) for each in counts]
+    return _counts(map(sum, zip(*rows, strict=True))) if rows else Counts()
+
+
+def _counts(values: Iterable[float]) -> Counts:
+    return Counts(**dict(zip(Counts.__slots__, values, strict=True)))
+
+
+def _mean(tokens: float, of: float, unknown: float) -> float:
+    return tokens / of if of else unknown
+
+
+def _burst(requests: list[float]) -> float:
+    """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count."""
+    mean = fmean(requests)
+    if len(requests) < _BURST_LOOKS or mean <= 0.0:
+        return 1.0
+    squares = [(later - sooner) ** 2 / 2 for sooner, later in zip(requests, requests[1:], strict=False)]
+    return max(1.0, min(_BURST_MOST, fmean(squares) / mean))
