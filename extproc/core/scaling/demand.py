@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
+from itertools import pairwise
 from statistics import fmean
 
 from extproc.core.scaling.sight import Counts
@@ -16,7 +18,10 @@ _ENOUGH = 30.0  # requests that a mean is taken of
 _ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
 _ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350
 _BURST_LOOKS = 12  # between which requests must have been counted, until burstiness is told
-_BURST_MOST = 20.0
+_BURST_MOST = 50.0
+_CV2_MOST = 20.0
+_USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
+_USUAL_OUTPUT_CV2 = 0.7  # most of them have 0.5 to 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,8 @@ class Demand:
     prompt_tokens: float
     cached_tokens: float  # of the prompts'
     output_tokens: float
+    computed_cv2: float = 1.0  # squared coefficient of variation of what of each prompt is not cached
+    output_cv2: float = _USUAL_OUTPUT_CV2  # and of answers' tokens
     shed_s: float = 0.0  # of `requests_s`
     judged: float = 0.0  # answers that were held against an SLO in the window of sizes
     late: float = 0.0  # of these
@@ -78,6 +85,10 @@ class Rates:
             shed_s=came.shed / covers_s,
             prompt_tokens=_mean(sized.prompt_tokens, sized.requests, _ASSUMED_PROMPT_TOKENS),
             cached_tokens=_mean(sized.cached_tokens, sized.requests, 0.0),
+            computed_cv2=_cv2(
+                sized.requests, sized.prompt_tokens - sized.cached_tokens, sized.computed_squares, _USUAL_COMPUTED_CV2
+            ),
+            output_cv2=_cv2(answered.answers, answered.output_tokens, answered.output_squares, _USUAL_OUTPUT_CV2),
             output_tokens=_mean(answered.output_tokens, answered.answers, _ASSUMED_OUTPUT_TOKENS),
             judged=answered.judged,
             late=answered.late,
@@ -120,10 +131,20 @@ def _mean(tokens: float, of: float, unknown: float) -> float:
     return tokens / of if of else unknown
 
 
+def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
+    """Variance over the square of the mean, of as many that have such sums."""
+    if squares <= 0.0 or total <= 0.0:
+        return unknown
+    return max(0.0, min(_CV2_MOST, count * squares / total**2 - 1.0))
+
+
 def _burst(requests: list[float]) -> float:
-    """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count."""
+    """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count.
+
+    Less by its own standard error, and never below that of requests that come at random.
+    """
     mean = fmean(requests)
     if len(requests) < _BURST_LOOKS or mean <= 0.0:
         return 1.0
-    squares = [(later - sooner) ** 2 / 2 for sooner, later in zip(requests, requests[1:], strict=False)]
-    return max(1.0, min(_BURST_MOST, fmean(squares) / mean))
+    ratio = fmean((later - sooner) ** 2 for sooner, later in pairwise(requests)) / 2.0 / mean
+    return max(1.0, min(_BURST_MOST, ratio * (1.0 - math.sqrt(3.0 / len(requests)))))
