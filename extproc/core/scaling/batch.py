@@ -17,9 +17,9 @@ on each: the more there are, the less their load varies and the nearer they can 
 come in bursts (variance over mean z) are worth m / z instances.
 
 An answer is slower the more prompts are computed while it is written: a compound Poisson sum within a busy period,
-whose variance is L * E(w^2) * T / (1 - L * w)^3 for T seconds of its own steps. The first token waits for a place in the
-batch if all are taken (Little), and for the prompts before it (M/G/1 with its exponential tail, on one instance: those
-that a router chooses from by their load differ little in that).
+whose variance is L * E(w^2) * T / (1 - L * w)^3 for T seconds of its own steps. The first token waits for a place in
+the batch if all are taken (Little), and for the prompts before it (M/G/1 with an exponential tail, of one instance:
+those that a router balances by their requests hardly differ in that from one alone).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Work:
             full = min(0.999, 1e-3 + per_s * (self.fixed_s + self.sequence_s * self.seats) / (free * self.seats))
             most = max(most, self.seats - 8.0 / (independent * math.log(full)))
         width = (most - least) / _POINTS
-        x = least + (np.arange(_POINTS) + 0.5) * width
+        x: Floats = np.linspace(least + width / 2, most - width / 2, _POINTS, dtype=np.float64)
         tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / free
         served = np.minimum(x, self.seats)
         log_ratio = np.log(per_s * tau_s + 1e-300) + np.where(x > self.seats, -np.log(served), 0.0)

@@ -1,4 +1,4 @@
-"""The computed capacity against the fleet simulator: well below it nearly all answers are good, beyond it they are not."""
+"""The computed capacity against the fleet simulator: below it nearly all answers are good, beyond it they are not."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def spec(number: int, model: str, hardware: str, size: int) -> InstanceSpec:
 
 
 def served(fleet: FleetSpec, traffic: str, rps: float) -> list[Served]:
-    """Requests of two minutes and more, without the first and the last, in which the fleet fills and empties."""
-    requests = int(max(1500.0, 150.0 * rps))
+    """Requests of some minutes, without the first and the last, in which the fleet fills and empties."""
+    requests = int(max(1500.0, 100.0 * rps))
     setup = Setup(
         trace=traffic, traffic=traffic, fleet=fleet, conditions=Conditions(seed=1), rate_rps=rps, requests=requests
     )
@@ -70,22 +70,23 @@ def demand_of(those: list[Served]) -> Demand:
     )
 
 
-CASES = [
-    (SMALL, "h100_sxm", 1, "rag", 4),
-    (SMALL, "l40s", 1, "rag", 4),
-    (SMALL, "l40s", 1, "rag", 1),
-    (SMALL, "a100_sxm", 1, "chat", 4),
-    (SMALL, "l40s", 1, "chat", 1),
-    (LARGE, "h100_sxm", 4, "rag", 4),
-    (LARGE, "h100_sxm", 4, "chat", 4),
-]
-
-
-@pytest.mark.parametrize(("model", "hardware", "size", "traffic", "count"), CASES)
+@pytest.mark.parametrize(
+    ("model", "hardware", "size", "traffic", "count"),
+    [
+        (SMALL, "h100_sxm", 1, "rag", 4),
+        (SMALL, "l40s", 1, "rag", 4),
+        (SMALL, "l40s", 1, "rag", 1),
+        (SMALL, "a100_sxm", 1, "chat", 4),
+        (LARGE, "h100_sxm", 4, "rag", 4),
+    ],
+)
 def test_below_its_capacity_a_fleet_is_good_and_beyond_it_is_not(
     model: str, hardware: str, size: int, traffic: str, count: int
 ) -> None:
-    """0.8 and 1.15 of it (1.3 for one instance, of which the formula knows less); sizes are what was counted there."""
+    """0.8 times as much as is computed from the sizes counted there, and a good deal more than that.
+
+    What a single instance carries is computed less well: there, a little more may go wrong.
+    """
     fleet = FleetSpec(name="some", instances=tuple(spec(n, model, hardware, size) for n in range(count)))
     one = fleet.instances[0]
     speed = Speed(one.profile(), prefill_overhead_s=OVERHEAD_S, decode_overhead_s=OVERHEAD_S)
@@ -93,11 +94,13 @@ def test_below_its_capacity_a_fleet_is_good_and_beyond_it_is_not(
         max_num_seqs=one.max_num_seqs, kv_tokens=float(one.kv_tokens), step_tokens=one.max_num_batched_tokens
     )
 
-    def capacity(those: list[Served]) -> float:
-        return count * capacity_rps(speed, demand_of(those), limits, SLO, instances=count)
+    def capacity(demand: Demand) -> float:
+        return count * capacity_rps(speed, demand, limits, SLO, instances=count)
 
-    guess = count * capacity_rps(speed, Demand(requests_s=0.0, prompt_tokens=3500, cached_tokens=2000, output_tokens=200), limits, SLO, instances=count)
-    aim = capacity(served(fleet, traffic, 0.8 * guess))
-    below = served(fleet, traffic, 0.8 * aim)
-    beyond = served(fleet, traffic, 1.4 * aim)
-    print(traffic, hardware, count, rate(below) / capacity(below), good_share(below), rate(beyond) / capacity(beyond), good_share(beyond))
+    guess = capacity(Demand(requests_s=0.0, prompt_tokens=3600.0, cached_tokens=2000.0, output_tokens=200.0))
+    aim = capacity(demand_of(served(fleet, traffic, 0.8 * guess)))
+    below, beyond = served(fleet, traffic, 0.8 * aim), served(fleet, traffic, 1.35 * aim)
+    assert 0.6 < rate(below) / capacity(demand_of(below)) < 0.85
+    assert good_share(below) >= (0.99 if count > 1 else 0.98)
+    assert 1.1 < rate(beyond) / capacity(demand_of(beyond)) < 1.4
+    assert good_share(beyond) < 0.975
