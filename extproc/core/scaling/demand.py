@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
+from operator import attrgetter
+from statistics import fmean, median
 
 from extproc.core.scaling.sight import Counts
 
@@ -22,6 +23,9 @@ _BURST_MOST = 50.0
 _CV2_MOST = 20.0
 _USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
 _USUAL_OUTPUT_CV2 = 0.7  # most of them have 0.5 to 0.9
+_LONG = 1.5  # times the usual time between two looks: of a gap, the number of requests tells no burst
+
+_values = attrgetter(*Counts.__slots__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class Demand:
 
     @property
     def bad_share(self) -> float | None:
-        """Share of judged answers that were late or slow, None without any; one that was both counts once."""
+        """Share of judged answers that were late or slow at the least (some are both); None without any."""
         return min(1.0, max(self.late, self.slow) / self.judged) if self.judged else None
 
 
@@ -53,16 +57,24 @@ class Rates:
     def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
         self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
         self._last: dict[str, Counts] = {}
+        self._ever: dict[str, Counts] = {}  # all that was seen to come
         self._looks: deque[tuple[float, float, Mapping[str, Counts]]] = deque()  # from, until, and what came between
         self._until_s: float | None = None
 
     def add(self, at_s: float, counts: Mapping[str, Counts]) -> None:
-        """Take in one look. One without any counts says nothing: nobody could be asked."""
-        if not counts or (self._until_s is not None and at_s <= self._until_s):
+        """Take in one look. One without any counts says nothing: nobody could be asked.
+
+        If the clock was set back, windows begin anew.
+        """
+        if not counts or at_s == self._until_s:
             return
-        if self._until_s is not None:
+        if self._until_s is not None and at_s > self._until_s:
             new = {model: _since(now, self._last.get(model, Counts())) for model, now in counts.items()}
             self._looks.append((self._until_s, at_s, new))
+            for model, each in new.items():
+                self._ever[model] = _added((self._ever.get(model, Counts()), each))
+        else:
+            self._looks.clear()
         self._until_s = at_s
         self._last |= counts
         while self._looks and self._looks[0][1] <= at_s - self._kept_s:
@@ -78,22 +90,22 @@ class Rates:
         lately = [each for each in sums if each[0] >= until_s - self._rate_s - 1e-9] or sums[-1:]
         covers_s = until_s - lately[0][0]
         came = _added(counts for _, _, counts in lately)
-        sized = self._window(sums, "requests")
-        answered = self._window(sums, "answers")
+        sized, answered = self._window(sums, "requests"), self._window(sums, "answers")
+        ever = _sum(self._ever, chosen)
         return Demand(
             requests_s=came.requests / covers_s,
             shed_s=came.shed / covers_s,
-            prompt_tokens=_mean(sized.prompt_tokens, sized.requests, _ASSUMED_PROMPT_TOKENS),
-            cached_tokens=_mean(sized.cached_tokens, sized.requests, 0.0),
+            prompt_tokens=_mean("prompt_tokens", "requests", sized, ever, _ASSUMED_PROMPT_TOKENS),
+            cached_tokens=_mean("cached_tokens", "requests", sized, ever, 0.0),
+            output_tokens=_mean("output_tokens", "answers", answered, ever, _ASSUMED_OUTPUT_TOKENS),
             computed_cv2=_cv2(
                 sized.requests, sized.prompt_tokens - sized.cached_tokens, sized.computed_squares, _USUAL_COMPUTED_CV2
             ),
             output_cv2=_cv2(answered.answers, answered.output_tokens, answered.output_squares, _USUAL_OUTPUT_CV2),
-            output_tokens=_mean(answered.output_tokens, answered.answers, _ASSUMED_OUTPUT_TOKENS),
             judged=answered.judged,
             late=answered.late,
             slow=answered.slow,
-            burst=_burst([counts.requests for _, _, counts in sums]),
+            burst=_burst([(until - since, counts.requests) for since, until, counts in sums]),
             covers_s=covers_s,
         )
 
@@ -111,7 +123,7 @@ class Rates:
 def _since(now: Counts, before: Counts) -> Counts:
     if now.requests < before.requests or now.answers < before.answers:
         return now
-    return _counts([max(0.0, new - old) for new, old in zip(astuple(now), astuple(before), strict=True)])
+    return _counts([max(0.0, new - old) for new, old in zip(_values(now), _values(before), strict=True)])
 
 
 def _sum(counts: Mapping[str, Counts], models: frozenset[str]) -> Counts:
@@ -119,7 +131,7 @@ def _sum(counts: Mapping[str, Counts], models: frozenset[str]) -> Counts:
 
 
 def _added(counts: Iterable[Counts]) -> Counts:
-    rows = [astuple(each) for each in counts]
+    rows = [_values(each) for each in counts]
     return _counts(map(sum, zip(*rows, strict=True))) if rows else Counts()
 
 
@@ -127,8 +139,12 @@ def _counts(values: Iterable[float]) -> Counts:
     return Counts(**dict(zip(Counts.__slots__, values, strict=True)))
 
 
-def _mean(tokens: float, of: float, unknown: float) -> float:
-    return tokens / of if of else unknown
+def _mean(tokens: str, of: str, lately: Counts, ever: Counts, unknown: float) -> float:
+    """Tokens of each, lately or else ever."""
+    for counts in (lately, ever):
+        if number := getattr(counts, of):
+            return float(getattr(counts, tokens) / number)
+    return unknown
 
 
 def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
@@ -138,11 +154,14 @@ def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
     return max(0.0, min(_CV2_MOST, count * squares / total**2 - 1.0))
 
 
-def _burst(requests: list[float]) -> float:
+def _burst(looks: list[tuple[float, float]]) -> float:
     """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count.
 
-    Less by its own standard error, and never below that of requests that come at random.
+    `looks` are seconds and requests. Less by its own standard error, and never below that of requests that come at
+    random.
     """
+    usual_s = median(seconds for seconds, _ in looks)
+    requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
     mean = fmean(requests)
     if len(requests) < _BURST_LOOKS or mean <= 0.0:
         return 1.0

@@ -81,12 +81,20 @@ def test_a_look_without_counts_is_a_gap_and_not_silence() -> None:
     assert of(rates).requests_s == pytest.approx(2.0)
 
 
-def test_a_look_at_the_same_moment_or_before_is_passed_over() -> None:
-    """Clocks are set back."""
+def test_a_look_at_the_same_moment_is_passed_over() -> None:
+    """It would be a rate over nothing."""
     rates = told(USUAL, 4)
     rates.add(1e9 + 20.0, {"m": scaled(USUAL, 9)})
-    rates.add(1e9 - 60.0, {"m": scaled(USUAL, 9)})
     assert of(rates).requests_s == 2.0
+
+
+def test_windows_begin_anew_where_the_clock_is_set_back() -> None:
+    """By an hour: nobody wants to wait for it to pass again."""
+    rates = told(USUAL, 4)
+    rates.add(1e9 - 3600.0, {"m": scaled(USUAL, 5)})
+    assert rates.demand(["m"]) is None
+    rates.add(1e9 - 3590.0, {"m": scaled(USUAL, 6)})
+    assert of(rates).requests_s == 1.0
 
 
 def test_the_rate_is_of_the_latest_half_minute() -> None:
@@ -145,8 +153,32 @@ def test_bursts_are_told_from_a_rate_that_changes_slowly() -> None:
     assert of(by_turns(0, 40, looks=5)).burst == 1.0  # too few to tell
 
 
-def test_what_is_too_long_ago_is_forgotten() -> None:
-    """Ten minutes are kept, and no more memory than for them."""
-    rates = told(USUAL, 400)
-    assert len(rates._looks) <= 121
-    assert of(rates).requests_s == 2.0
+def test_a_gap_between_two_looks_is_no_burst() -> None:
+    """Redis was away for a minute; what came then is told at once."""
+    rates, total = Rates(), 0.0
+    at_s = 0.0
+    for number in range(60):
+        at_s += 60.0 if number == 30 else LOOK_S
+        total += 120.0 if number == 30 else 10.0
+        rates.add(at_s, {"m": Counts(requests=total)})
+    assert of(rates).burst == 1.0
+
+
+def test_after_a_long_silence_sizes_are_those_that_were_ever_seen() -> None:
+    """Nothing of the last ten minutes tells them."""
+    rates = told(USUAL, 20)
+    for number in range(1, 200):
+        rates.add(1e9 + 100.0 + LOOK_S * number, {"m": scaled(USUAL, 20)})
+    demand = of(rates)
+    assert demand.requests_s == 0.0
+    assert (demand.prompt_tokens, demand.cached_tokens, demand.output_tokens) == (2000, 500, 200)
+
+
+def test_what_is_too_long_ago_counts_no_more_if_enough_has_come_since() -> None:
+    """Clients have changed: after a minute of theirs, prompts are as long as theirs."""
+    rates = told(replace(USUAL, prompt_tokens=200_000), 100)
+    last = scaled(replace(USUAL, prompt_tokens=200_000), 100)
+    for number in range(1, 13):
+        more = {name: getattr(last, name) + number * getattr(USUAL, name) for name in Counts.__slots__}
+        rates.add(1e9 + 500.0 + LOOK_S * number, {"m": Counts(**more)})
+    assert of(rates).prompt_tokens == 2000
