@@ -1,15 +1,14 @@
 """How many requests a second instances carry within their SLO, from their speed and the sizes of requests.
 
 What is beyond the SLO even on an idle instance (a prompt that is too long for its TTFT) is no matter of how many there
-are: of the other answers, a share must be good. A limit that most answers exceed alone is left out, so that an SLO that
-nobody can keep does not call for ever more instances.
+are: of the other answers, a share must be good. A limit that most answers exceed alone is doubled until they do not, so
+that an SLO that nobody can keep does not call for ever more instances.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from statistics import median
 
 from extproc.core.pricing.classes import ClassPolicy
@@ -22,7 +21,8 @@ from extproc.core.values.instance import Instance
 __all__ = ["GOOD", "Limits", "capacity_rps", "limits_of", "load_of", "tightest"]
 
 GOOD = 0.99  # share of answers that are within their SLO at capacity
-_HOPELESS = 0.5  # share of answers that exceed a limit alone, from which on it is none
+_HOPELESS = 0.5  # share of answers that exceed a limit alone, from which on it is another
+_DOUBLINGS = 10
 _STEPS, _EXACT = 24, 2e-3
 _NONE, _FULL = 1e-6, 4.6  # shares over what may be bad; the logarithm of all over 1 %
 
@@ -85,14 +85,20 @@ def _beyond(work: Work, slo: Slo, good: float) -> Callable[[float, float], float
 
 
 def _within_reach(work: Work, slo: Slo) -> Slo:
-    """The limits that most answers keep on an idle instance."""
-    late = work.bad_share(0.0, 1.0, replace(slo, tpot_s=None))
-    slow = work.bad_share(0.0, 1.0, replace(slo, ttft_s=None))
-    return replace(
-        slo,
-        ttft_s=None if late >= _HOPELESS else slo.ttft_s,
-        tpot_s=None if slow >= _HOPELESS else slo.tpot_s,
+    """The SLO with such limits as most answers keep on an idle instance."""
+    return Slo(
+        ttft_s=_kept(slo.ttft_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(ttft_s=limit_s))),
+        tpot_s=_kept(slo.tpot_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(tpot_s=limit_s))),
     )
+
+
+def _kept(limit_s: float | None, beyond: Callable[[float], float]) -> float | None:
+    """The limit, doubled until most answers are within it; None stays none, and so is one that never is."""
+    for _ in range(_DOUBLINGS):
+        if limit_s is None or beyond(limit_s) < _HOPELESS:
+            return limit_s
+        limit_s *= 2.0
+    return None
 
 
 def _edge(beyond: Callable[[float], float], least: float, most: float) -> float:
