@@ -36,7 +36,9 @@ from extproc.core.speeds.speed import Speed
 from extproc.core.values.arrays import Floats
 
 _POINTS = 64
+_QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribution, as likely each
 _FEW_HITS, _TERMS = 6.0, 20
+_LEAST_APART = 0.5
 # Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
 _DEVIATES = (-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645)
@@ -121,21 +123,21 @@ class Work:
         independent = instances / self.burst
         spread = math.sqrt((mean + 1.0) / independent * free / max(own, 0.05 * free))
         least, most = max(0.0, mean - 6.0 * spread), mean + 8.0 * spread + 2.0
-        if most > self.seats:  # who finds no seat waits: the tail of that is longer
-            full = min(0.999, 1e-3 + per_s * (self.fixed_s + self.sequence_s * self.seats) / (free * self.seats))
-            most = max(most, self.seats - 8.0 / (independent * math.log(full)))
+        most = min(most, self.seats)
         width = (most - least) / _POINTS
         x: Floats = np.linspace(least + width / 2, most - width / 2, _POINTS, dtype=np.float64)
-        tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / free
-        served = np.minimum(x, self.seats)
-        log_ratio = np.log(per_s * tau_s + 1e-300) + np.where(x > self.seats, -np.log(served), 0.0)
         n = independent * x
-        at_seats = np.minimum(n, independent * self.seats)
-        summed = np.cumsum(log_ratio) * width * independent
+        log_tau = np.log(per_s * (self.fixed_s + self.sequence_s * x) / free + 1e-300)
         # ln n! by Stirling as R. W. Gosper mended it, each factor k of it over the independent instances
-        factorial = at_seats * (np.log(at_seats / independent) - 1.0) + 0.5 * np.log(at_seats + 1.0 / 6.0)
-        log_p = summed - factorial
+        factorial = n * (np.log(x) - 1.0) + 0.5 * np.log(n + 1.0 / 6.0)
+        log_p = np.cumsum(log_tau) * width * independent - factorial
         likely: Floats = np.exp(log_p - log_p.max())
+        if most >= self.seats and rps > 0.0:  # who finds no seat waits: beyond them each is less likely by one factor
+            full = per_s * (self.fixed_s + self.sequence_s * self.seats) / (free * self.seats)
+            mean_beyond = -1.0 / (independent * math.log(full))
+            x = np.concatenate((x, self.seats + mean_beyond * _QUANTILES))
+            beyond = likely[-1] * mean_beyond / width / len(_QUANTILES)
+            likely = np.concatenate((likely, np.full(len(_QUANTILES), beyond)))
         return x, likely / float(likely.sum())
 
     def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
@@ -144,8 +146,10 @@ class Work:
         spread = self.computed_cv2 + self.burst
         gaps = np.maximum(0.0, self.lengths - 1.0)
         alone_s = gaps * tau_s * (1.0 - busy)
-        hits = 2.0 * (1.0 - busy) * rps / spread * alone_s
-        jumps = (gaps * tpot_s - alone_s) * (2.0 * (1.0 - busy) ** 2 / spread / self.prompt_s)
+        # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
+        each = 2.0 * max(1.0 - busy, _LEAST_APART) / spread
+        hits = each * rps * alone_s
+        jumps = (gaps * tpot_s - alone_s) * (each * (1.0 - busy) / self.prompt_s)
         return _mixed(np.where(gaps < 1.0, 0.0, _hits_tail(jumps, hits)))  # one token has no time between
 
     def _late(self, rps: float, x: Floats, tau_s: Floats, ttft_s: float) -> Floats:

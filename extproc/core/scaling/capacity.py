@@ -102,15 +102,15 @@ def _kept(limit_s: float | None, beyond: Callable[[float], float]) -> float | No
 
 
 def _edge(beyond: Callable[[float], float], least: float, most: float) -> float:
-    """Where a growing function passes 1, `least` if it is there already; on its logarithm by the Illinois method."""
+    """Where a growing function passes 1, `least` if it is there already; on its logarithm by Illinois and halving."""
     low, high = math.log(max(beyond(least), _NONE)), _FULL
     if low >= 0.0:
         return least
     side = 0
-    for _ in range(_STEPS):
+    for step in range(_STEPS):
         if most - least <= _EXACT * most:
             break
-        middle = (least * high - most * low) / (high - low)
+        middle = (least * high - most * low) / (high - low) if step % 3 else (least + most) / 2.0
         middle = min(max(middle, least + 0.1 * (most - least)), most - 0.1 * (most - least))
         value = math.log(max(beyond(middle), _NONE))
         if value < 0.0:
@@ -119,4 +119,4 @@ def _edge(beyond: Callable[[float], float], least: float, most: float) -> float:
         else:
             most, high, low = middle, value, low / 2.0 if side > 0 else low
             side = 1
-    return least
+    return least or most  # however near to 0 that is

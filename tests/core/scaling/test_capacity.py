@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from extproc.core.pricing.classes import ClassPolicy, ClassWeights
 from extproc.core.pricing.slo import Slo
-from extproc.core.scaling.batch import Limits, _hits_tail
+from extproc.core.scaling.batch import Limits, Work, _hits_tail
 from extproc.core.scaling.capacity import capacity_rps, limits_of, load_of, tightest
 from extproc.core.scaling.demand import Demand
 from extproc.core.speeds.profile import profile_for
@@ -55,7 +56,6 @@ def carried(
         ({"slo": SLO}, {"slo": Slo(ttft_s=2.0)}),
         ({"limits": replace(LIMITS, max_num_seqs=16)}, {}),
         ({"limits": replace(LIMITS, kv_tokens=20_000)}, {}),
-        ({}, {"limits": replace(LIMITS, kv_tokens=None)}),
         ({}, {"n": 2.0}),
         ({"n": 2.0}, {"n": 16.0}),
         ({"n": 16.0, "burst": 4.0}, {"n": 16.0}),
@@ -63,9 +63,47 @@ def carried(
 )
 def test_what_makes_an_instance_carry_less(less: dict[str, Any], more: dict[str, Any]) -> None:
     """Slower, longer, more various, burstier, stricter, smaller: each lowers the capacity; company raises it."""
-    assert 0.0 < carried(**less) <= carried(**more)
-    limit_that_does_not_bind = "limits" in more
-    assert limit_that_does_not_bind or carried(**less) < 0.995 * carried(**more)
+    assert 0.0 < carried(**less) < 0.995 * carried(**more)
+
+
+def test_room_that_is_never_filled_makes_no_difference() -> None:
+    """The TPOT is the limit long before."""
+    assert carried(limits=replace(LIMITS, kv_tokens=None, max_num_seqs=512)) == pytest.approx(carried(), rel=0.005)
+
+
+def any_work(random: Random) -> tuple[Speed, Demand, Limits, Slo]:
+    """Whatever an operator may have."""
+    prompt_tokens = math.exp(random.uniform(1, 12))
+    asked = demand(
+        requests_s=math.exp(random.uniform(-5, 6)),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=prompt_tokens * random.choice([0.0, 0.5, 0.99, 1.0]),
+        output_tokens=math.exp(random.uniform(0, 8)),
+        computed_cv2=random.choice([0.0, 0.1, 1.0, 5.0, 20.0]),
+        output_cv2=random.choice([0.0, 0.7, 5.0]),
+        burst=random.choice([1.0, 1.5, 5.0, 50.0]),
+    )
+    limits = Limits(
+        max_num_seqs=random.choice([1, 8, 256, 1024]),
+        kv_tokens=random.choice([None, 20_000.0, 1e5, 1e6]),
+        step_tokens=random.choice([256, 2048, 8192]),
+    )
+    slo = Slo(ttft_s=random.choice([None, 0.2, 2.0, 10.0]), tpot_s=random.choice([None, 0.01, 0.05, 0.1]))
+    return random.choice([H100, L40S]), asked, limits, slo
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_the_work_more_load_is_worse_and_more_instances_are_better(seed: int) -> None:
+    """Bad answers grow with the load; capacity per instance grows with their number; load is its inverse."""
+    speed, asked, limits, slo = any_work(Random(seed))
+    work = Work.of(speed, asked, limits)
+    bad = [work.bad_share(work.most_rps * part / 20, 3.0, slo) for part in range(20)]
+    assert all(less <= more * 1.01 + 1e-4 for less, more in pairwise(bad))
+    each = [capacity_rps(speed, asked, limits, slo, instances=count) for count in (1, 2, 5, 64)]
+    assert all(0.0 < few <= 1.03 * many < math.inf for few, many in pairwise(each))
+    filled = load_of(speed, asked, limits, slo)
+    carries = filled * capacity_rps(speed, asked, limits, slo, instances=max(1.0, filled))
+    assert carries == pytest.approx(asked.requests_s, rel=0.05)
 
 
 def test_many_instances_come_near_to_what_a_full_one_computes() -> None:
