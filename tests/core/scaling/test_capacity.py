@@ -80,9 +80,10 @@ def test_room_that_is_never_filled_makes_no_difference() -> None:
 
 
 def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
-    """Whatever the TPOT, it keeps it."""
-    short = {"output_tokens": 1.0, "output_cv2": 0.0}
-    assert carried(slo=Slo(tpot_s=1e-6), **short) == carried(slo=Slo(), **short)
+    """Whatever the TPOT, it keeps it; one of two tokens does not."""
+    one, two = (Work.of(H100, demand(output_tokens=tokens, output_cv2=0.0), LIMITS) for tokens in (1.0, 2.0))
+    assert one.bad_share(1.0, 1.0, Slo(tpot_s=0.001)) == 0.0
+    assert two.bad_share(1.0, 1.0, Slo(tpot_s=0.001)) == pytest.approx(1.0)
 
 
 def test_who_finds_all_seats_taken_waits_for_one() -> None:
