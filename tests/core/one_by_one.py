@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from extproc.core.admission.bounds import Bounds
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
+from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
 from extproc.core.flight.work import Work, block_size_tokens, ranks, step_tokens
@@ -26,6 +27,7 @@ from extproc.core.pricing.money import typical_price
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
+from extproc.core.values.instance import Instance
 from extproc.core.values.request import Request
 
 _DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of the first are asked first
@@ -116,11 +118,23 @@ def _broken(
         limit_s = max(limit_s, min(map(own_s, ranked)) + bounds.ttft_s / 2 - bounds.waited_s)
         tpot_limit_s = max(tpot_limit_s, (1.5 if bounds.own_prompt else 1.1) * min(steps_s.values()))
         found = {each.instance.id: judged(each, limit_s, tpot_limit_s) for each in ranked}
+    for each in ranked if bounds.leaves_places else ():
+        requests, places = snapshot.ledger.work(each.instance.key).requests + 1, _places(each.instance, snapshot)
+        if requests > places and not found[each.instance.id]:
+            found[each.instance.id] = Rejection(each.instance.id, Reason.AT_CONCURRENCY_LIMIT, requests, places)
     for each in ranked if bounds.keeps_prefix else ():
         if each.cached_tokens < max(other.cached_tokens for other in ranked) - 256 and not found[each.instance.id]:
             elsewhere = Rejection(each.instance.id, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
             found[each.instance.id] = elsewhere
     return found
+
+
+def _places(instance: Instance, snapshot: Snapshot) -> float:
+    """Of an instance's places, seven of eight, and all but one at the most; of one place, that one."""
+    limit = limits_of(instance, snapshot.policy).max_in_flight
+    told = [each for each in (instance.max_num_seqs, limit) if each is not None]
+    places = min(told, default=math.inf)
+    return places if places < 2 else min(places - 1, places * 7 // 8)
 
 
 def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapshot: Snapshot, now: float) -> Candidate:

@@ -425,6 +425,22 @@ def test_a_pace_is_known_from_the_first_seconds_on() -> None:
     assert flow.takes_s(100, 1000.0) == 0.0
 
 
+def test_a_flood_is_noticed_before_it_has_filled_the_fleet() -> None:
+    """Between two regular looks: as soon as it has had a good part of what is a fair share."""
+    share = FairShare(lambda tenant: 1.0, 0.5, 0.5)
+    for number in range(40):
+        share.look(number / 4)
+        share.charge("quiet", 10.0, number / 4)
+        share.charge("other", 10.0, number / 4)
+    before = 0
+    while share.left("flood") == 1.0:
+        share.look(9.8)
+        share.charge("flood", 10.0, 9.8)
+        before += 1
+        assert before < 40  # what two quiet tenants have had in the time that is remembered
+    assert not share.is_above("quiet")
+
+
 def test_priority_narrows_bounds_and_so_does_a_share_that_is_exceeded() -> None:
     """Lower priority yields first: its bounds are broken before those of the others."""
     classes, rules = ClassPolicy(), Admission()
@@ -451,7 +467,7 @@ def test_who_is_alone_has_all_and_who_is_above_its_share_less() -> None:
         share.charge("gold", 100.0, number / 10)
     assert share.left("flood") == pytest.approx(0.8)
     assert share.left("gold") == share.left("unheard of") == 1.0
-    assert 0.2 < share.within < 0.4  # gold came when all had been the flood's for half of the time
+    assert 0.4 < share.within < 0.5  # half of what was served lately, and a little less of what is not forgotten yet
     for number in range(200, 1700):
         share.look(number / 10)
         share.charge("flood", 100.0, number / 10)

@@ -197,6 +197,7 @@ def chance_bounds(chance: random.Random) -> Bounds:
         chance.choice((0.0, 0.11, 0.93)),
         own_prompt=chance.random() < 0.7,
         ahead_s=chance.choice((float("inf"), float("inf"), 0.03)),
+        leaves_places=chance.random() < 0.3,
         keeps_prefix=chance.random() < 0.3,
         harm_share=chance.choice((1.0, 1.0, 0.3, 0.0)),
         deadline_in_s=chance.choice((None, None, 0.5, 3.0)),

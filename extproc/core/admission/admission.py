@@ -24,8 +24,8 @@ class Admission:
     ttft_share: float = 0.75  # of a class's TTFT that may be predicted: predictions err, and an answer late is a loss
     tpot_share: float = 0.9
     wait_share: float = 0.5  # of the TTFT that may be predicted, how much may pass while it is held
-    share_narrowest: float = 0.9  # what is left of the bounds of a tenant far above its share of the fleet …
-    share_ramp: float = 0.1  # … which is this share more than its own
+    share_narrowest: float = 0.55  # what is left of the bounds of a tenant far above its share of the fleet …
+    share_ramp: float = 0.5  # … which is this share more than its own
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     default_weight: float = 1.0  # of tenants that are not listed
 

@@ -27,6 +27,7 @@ _WIDER_TTFT_SHARE = 0.5
 _WIDER_STEPS, _WIDER_BATCH_STEPS = 1.5, 1.1
 _SLOWED_SHARE = 0.5  # of the time per token, how much its own prompt counts for at the most: a longer one must go, too
 _LITTLE_TOKENS = 256  # of a prefix, that are computed in a step or two
+_LEFT_PLACES = 0.125  # of an instance's places, that are left to others by who has more than its share: one at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Bounds:
     waited_s: float = 0.0
     own_prompt: bool = True  # whether computing its own prompt counts to its TTFT
     ahead_s: float = float("inf")  # that may be ahead of it on its instance
+    leaves_places: bool = False  # whether it shall not have the last places of a batch, or of the operator's limit
     keeps_prefix: bool = False  # whether it shall go only where the most of its prompt is held
     harm_share: float = 1.0  # of the harm that it does to others, what counts against an instance
     deadline_in_s: float | None = None  # until its client does not wait for the rest of the answer any more
@@ -85,6 +87,8 @@ class Kept:
     ttft_limit_s: Numbers  # a number is that of all
     tpot_s: Floats
     tpot_limit_s: float
+    requests: Numbers = 0.0  # that each would have …
+    places: Numbers = float("inf")  # … and may have of such as this one
 
     def rejections(self, prices: Prices, eligible: Flags) -> tuple[Rejection, ...]:
         """Of those that break a bound, which and by how much."""
@@ -101,6 +105,9 @@ class Kept:
             return Rejection(name, Reason.TTFT_BEYOND_BOUND, ttft_s, limit_s)
         if self.tpot_s.item(row) > self.tpot_limit_s:
             return Rejection(name, Reason.TPOT_BEYOND_BOUND, self.tpot_s.item(row), self.tpot_limit_s)
+        requests, places = _at(row, self.requests), _at(row, self.places)
+        if requests > places:
+            return Rejection(name, Reason.AT_CONCURRENCY_LIMIT, requests, places)
         return Rejection(name, Reason.PREFIX_ELSEWHERE, "its prefix", "less of it than another")
 
 
@@ -125,10 +132,22 @@ def kept(bounds: Bounds, prices: Prices, eligible: Flags, request: Request) -> K
         wider = _WIDER_STEPS if bounds.own_prompt else _WIDER_BATCH_STEPS
         tpot_limit_s = max(tpot_limit_s, wider * prices.idle_step_s[eligible].min().item())
         flags = eligible & (ttft_s <= limits_s) & (tpot_s <= tpot_limit_s)
+    requests: Numbers = 0.0
+    places: Numbers = float("inf")
+    if bounds.leaves_places:
+        requests, places = prices.columns.batch_requests, _places(prices)
+        flags &= requests <= places
     if bounds.keeps_prefix:
         held_tokens = prices.hits.tokens()
         flags &= held_tokens >= held_tokens[eligible].max() - _LITTLE_TOKENS
-    return Kept(flags, own_s, ttft_s, limits_s, tpot_s, tpot_limit_s)
+    return Kept(flags, own_s, ttft_s, limits_s, tpot_s, tpot_limit_s, requests, places)
+
+
+def _places(prices: Prices) -> Floats:
+    """How many requests each may have in all of those that leave the last places to others; of one place, that one."""
+    places = np.minimum(prices.columns.max_num_seqs, prices.columns.max_in_flight)
+    left: Floats = np.where(places < 2.0, places, np.minimum(places - 1.0, np.floor((1.0 - _LEFT_PLACES) * places)))
+    return left
 
 
 def _at(row: int, column: Numbers) -> float:

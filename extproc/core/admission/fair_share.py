@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-MEMORY_S = 20.0
-_LOOK_S = 1.0  # between two counts of who is there
+MEMORY_S = 5.0
+_LOOK_S = 0.25  # between two counts of who is there …
+_NEWS = 0.25  # … unless so much of a fair share was served meanwhile: a flood fills a fleet within less
 _FORGOTTEN = 0.01  # of the mean: who has had less lately is taken to be gone
 
 
@@ -24,17 +25,23 @@ class FairShare:
         self._at_s = 0.0
         self._looked_s = float("-inf")
         self._fair = 0.0  # what each would have had of the same sum
+        self._weights = 0.0  # of all who are there
+        self._news = 0.0  # weighted tokens since it was looked
         self.within = 1.0
         """Which part of what was served lately was that of tenants within their shares; 1 where nobody is narrowed."""
 
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """A tenant is served so many tokens."""
         grown = math.exp((now - self._at_s) / MEMORY_S)
-        self._had[tenant] = self._had.get(tenant, 0.0) + tokens / self._weight_of(tenant) * grown
+        weighted = tokens / self._weight_of(tenant)
+        self._had[tenant] = self._had.get(tenant, 0.0) + weighted * grown
+        self._news += weighted
+        if self._fair:
+            self._fair += tokens * grown / self._weights
 
     def look(self, now: float) -> bool:
-        """Once a second: see what the share is of those who are there. True if it was time to."""
-        if now < self._looked_s + _LOOK_S:
+        """A few times a second: see what the share is of those who are there. True if it was time to."""
+        if now < self._looked_s + _LOOK_S and (not self._fair or self._news < _NEWS * self._fair):
             return False
         self._look(now)
         return True
@@ -60,9 +67,11 @@ class FairShare:
         mean = sum(self._had.values()) / len(self._had) if self._had else 0.0
         self._had = {name: had * keep for name, had in self._had.items() if had >= _FORGOTTEN * mean}
         self._at_s = self._looked_s = now
+        self._news = 0.0
         weights = {name: self._weight_of(name) for name in self._had}
         tokens = sum(had * weights[name] for name, had in self._had.items())
         # Alone, nobody is above a share.
-        self._fair = tokens / sum(weights.values()) if len(weights) > 1 else 0.0
+        self._weights = sum(weights.values())
+        self._fair = tokens / self._weights if len(weights) > 1 else 0.0
         above = sum(had * weights[name] * self._above(name) for name, had in self._had.items())
         self.within = 1.0 - above / tokens if self._fair and self._narrowest < 1.0 else 1.0

@@ -175,7 +175,8 @@ class Gate:
             if harm_share == 1.0 and not keeps_prefix:
                 return bounds
             return replace(bounds, keeps_prefix=keeps_prefix, harm_share=harm_share)
-        return replace(bounds, ahead_s=_AHEAD_SHARE * bounds.ttft_s, keeps_prefix=keeps_prefix)
+        ahead_s = _AHEAD_SHARE * bounds.ttft_s
+        return replace(bounds, ahead_s=ahead_s, leaves_places=True, keeps_prefix=keeps_prefix)
 
     def _entry(self, options: Sequence[Option], now: float) -> Entry:
         request = options[0].request

@@ -66,7 +66,7 @@ class Correction:
         known.factor = 1.0 + (known.factor - 1.0) * math.exp(-passed_s / _FADE_S)
         if met.judged < _ENOUGH or met.instances < 1:
             return
-        bad = met.bad_share >= _BAD and met.used < known.factor and at_s >= known.settled_s
+        bad = met.bad_share >= _BAD and at_s >= known.settled_s
         good = met.bad_share <= _GOOD and met.used > known.factor
         if bad or good:
             aim = max(LEAST, min(MOST, met.used))

@@ -19,10 +19,6 @@ _ENOUGH = 30.0  # requests that a mean is taken of
 _ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
 _ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350
 _BURST_LOOKS = 12  # between which requests must have been counted, until burstiness is told
-_TRIM, _TRIMMED = (
-    0.9,
-    0.623,
-)  # share of squares that count; what these are of the mean of all: E[x | x < its 90 %], chi2 of 1
 _BURST_MOST = 50.0
 _CV2_MOST = 20.0
 _USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
@@ -161,14 +157,13 @@ def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
 def _burst(looks: list[tuple[float, float]]) -> float:
     """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count.
 
-    Nor does a sudden one: the largest tenth is left out, and made up for as normal noise would have it. `looks` are
-    seconds and requests. Less by its own standard error, and never below that of requests that come at random.
+    `looks` are seconds and requests. Less by its own standard error, and never below that of requests that come at
+    random.
     """
     usual_s = median(seconds for seconds, _ in looks)
     requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
     mean = fmean(requests)
     if len(requests) < _BURST_LOOKS or mean <= 0.0:
         return 1.0
-    squares = sorted((later - sooner) ** 2 for sooner, later in pairwise(requests))
-    ratio = fmean(squares[: math.ceil(_TRIM * len(squares))]) / _TRIMMED / 2.0 / mean
+    ratio = fmean((later - sooner) ** 2 for sooner, later in pairwise(requests)) / 2.0 / mean
     return max(1.0, min(_BURST_MOST, ratio * (1.0 - math.sqrt(3.0 / len(requests)))))

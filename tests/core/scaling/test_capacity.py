@@ -50,6 +50,14 @@ def carried(
         ({"computed_cv2": 4.0}, {}),
         ({"output_cv2": 5.0}, {}),
         ({"burst": 3.0}, {}),
+        ({"burst": 4.0, "cached_tokens": 1499.0}, {"cached_tokens": 1499.0}),  # more run at once
+        ({"burst": 4.0, "n": 2000.0}, {"n": 2000.0}),  # more prompts are computed while one answers
+        ({"speed": replace(H100, prefill_overhead_s=0.02)}, {}),
+        (
+            {"limits": replace(LIMITS, max_num_seqs=16), "slo": Slo(ttft_s=0.1)},
+            {"limits": replace(LIMITS, max_num_seqs=16), "slo": Slo(ttft_s=20.0)},
+        ),
+        ({"slo": Slo(ttft_s=0.2), "burst": 4.0, "n": 2000.0}, {"slo": Slo(ttft_s=0.2), "n": 2000.0}),
         ({"good": 0.999}, {}),
         ({"slo": Slo(ttft_s=2.0, tpot_s=0.025)}, {}),
         ({"slo": Slo(ttft_s=0.2, tpot_s=0.05)}, {}),
@@ -69,6 +77,23 @@ def test_what_makes_an_instance_carry_less(less: dict[str, Any], more: dict[str,
 def test_room_that_is_never_filled_makes_no_difference() -> None:
     """The TPOT is the limit long before."""
     assert carried(limits=replace(LIMITS, kv_tokens=None, max_num_seqs=512)) == pytest.approx(carried(), rel=0.005)
+
+
+def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
+    """Whatever the TPOT, it keeps it; one of two tokens does not."""
+    one, two = (Work.of(H100, demand(output_tokens=tokens, output_cv2=0.0), LIMITS) for tokens in (1.0, 2.0))
+    assert one.bad_share(1.0, 1.0, Slo(tpot_s=0.001)) == 0.0
+    assert two.bad_share(1.0, 1.0, Slo(tpot_s=0.001)) == pytest.approx(1.0)
+
+
+def test_who_finds_all_seats_taken_waits_for_one() -> None:
+    """With 16 seats of 1.5 s and more, all of them mostly taken, a second is no long wait."""
+    work = Work.of(H100, demand(), replace(LIMITS, max_num_seqs=16))
+    busy_rps = 0.97 * work.most_rps
+    assert work.bad_share(busy_rps, 1.0, Slo(ttft_s=1.0)) > 0.3
+    assert work.bad_share(busy_rps, 1.0, Slo(ttft_s=60.0)) < 0.1
+    free = Work.of(H100, demand(), LIMITS)
+    assert free.bad_share(busy_rps, 1.0, Slo(ttft_s=1.0)) < 0.01
 
 
 def any_work(random: Random) -> tuple[Speed, Demand, Limits, Slo]:
