@@ -15,10 +15,13 @@ from extproc.core.scaling.sight import Counts
 RATE_S = 30.0  # window of rates
 SIZES_S = 60.0  # window of mean sizes, longer where it holds too few requests
 KEPT_S = 600.0  # how far that may reach, and the window of burstiness
-_ENOUGH = 30.0  # requests that a mean is taken of
+_ENOUGH = 300.0  # requests that a mean size is taken of: near the SLO capacity is steep in the sizes
+_ENOUGH_JUDGED = 30.0  # answers, for shares
 _ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
 _ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350
 _BURST_LOOKS = 12  # between which requests must have been counted, until burstiness is told
+_TRIM = 0.9  # share of squares that count
+_TRIMMED = 0.623  # their mean over that of all: of chi-squared with 1 degree, E[x | x < its 90 % quantile]
 _BURST_MOST = 50.0
 _CV2_MOST = 20.0
 _USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
@@ -91,6 +94,7 @@ class Rates:
         covers_s = until_s - lately[0][0]
         came = _added(counts for _, _, counts in lately)
         sized, answered = self._window(sums, "requests"), self._window(sums, "answers")
+        judged = self._window(sums, "answers", _ENOUGH_JUDGED)
         ever = _sum(self._ever, chosen)
         return Demand(
             requests_s=came.requests / covers_s,
@@ -102,18 +106,18 @@ class Rates:
                 sized.requests, sized.prompt_tokens - sized.cached_tokens, sized.computed_squares, _USUAL_COMPUTED_CV2
             ),
             output_cv2=_cv2(answered.answers, answered.output_tokens, answered.output_squares, _USUAL_OUTPUT_CV2),
-            judged=answered.judged,
-            late=answered.late,
-            slow=answered.slow,
+            judged=judged.judged,
+            late=judged.late,
+            slow=judged.slow,
             burst=_burst([(until - since, counts.requests) for since, until, counts in sums]),
             covers_s=covers_s,
         )
 
-    def _window(self, sums: list[tuple[float, float, Counts]], what: str) -> Counts:
+    def _window(self, sums: list[tuple[float, float, Counts]], what: str, enough: float = _ENOUGH) -> Counts:
         """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
         begins_s, total, found = sums[-1][1] - self._sizes_s, 0.0, []
         for since, _, counts in reversed(sums):
-            if since < begins_s and total >= _ENOUGH:
+            if since < begins_s and total >= enough:
                 break
             total += getattr(counts, what)
             found.append(counts)
@@ -157,13 +161,14 @@ def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
 def _burst(looks: list[tuple[float, float]]) -> float:
     """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count.
 
-    `looks` are seconds and requests. Less by its own standard error, and never below that of requests that come at
-    random.
+    Nor does a sudden one: the largest tenth is left out, and made up for as normal noise would have it. `looks` are
+    seconds and requests. Less by its own standard error, and never below that of requests that come at random.
     """
     usual_s = median(seconds for seconds, _ in looks)
     requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
     mean = fmean(requests)
     if len(requests) < _BURST_LOOKS or mean <= 0.0:
         return 1.0
-    ratio = fmean((later - sooner) ** 2 for sooner, later in pairwise(requests)) / 2.0 / mean
+    squares = sorted((later - sooner) ** 2 for sooner, later in pairwise(requests))
+    ratio = fmean(squares[: math.ceil(_TRIM * len(squares))]) / _TRIMMED / 2.0 / mean
     return max(1.0, min(_BURST_MOST, ratio * (1.0 - math.sqrt(3.0 / len(requests)))))

@@ -166,10 +166,15 @@ def by_turns(*numbers: float, looks: int = 60) -> Rates:
 
 def test_bursts_are_told_from_a_rate_that_changes_slowly() -> None:
     """Variance over mean between neighbours: nothing of a slope, much of clumps."""
-    assert of(by_turns(0, 40)).burst == pytest.approx(40 * (1 - (3 / 60) ** 0.5))
+    assert of(by_turns(0, 40)).burst == pytest.approx(40 / 0.623 * (1 - (3 / 60) ** 0.5))
     assert of(by_turns(*range(60))).burst == 1.0
     assert of(by_turns(10, 11)).burst == 1.0
     assert of(by_turns(0, 40, looks=5)).burst == 1.0  # too few to tell
+
+
+def test_a_jump_of_the_rate_is_no_burst() -> None:
+    """A load that has come to stay must not look as if each instance could carry less of it."""
+    assert of(by_turns(*[10] * 30, *[90] * 30)).burst == 1.0
 
 
 def test_a_gap_between_two_looks_is_no_burst() -> None:
