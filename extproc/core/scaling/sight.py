@@ -35,6 +35,7 @@ class Sight:
     instances: tuple[Instance, ...]
     counts: Mapping[str, Counts] = field(default_factory=dict)  # by model, as it was routed; shed ones as asked
     held: Mapping[str, int] = field(default_factory=dict)  # requests that wait in routers now, by model
+    routers: int | None = None  # that have told their counts within some seconds; None: not known. 0: we are blind
     wanted: frozenset[str] = frozenset()  # models that somebody asks for and no instance serves (load intents)
     speeds: Mapping[str, Speed] = field(default_factory=dict)  # learned, by pool; without one the table's profile holds
     starts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what starts took that were seen, by pool
