@@ -25,6 +25,7 @@ class Counts:
     judged: float = 0.0  # answers that were held against the SLO of their class, batch left out
     late: float = 0.0  # of these, the first token came after the SLO's TTFT, the time in the router included
     slow: float = 0.0  # of these, the time per token was beyond the SLO's
+    paced: float = 0.0  # of these, the time per token was known: of so many `slow` is a share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
