@@ -85,8 +85,7 @@ async def serve(settings: ServeSettings) -> None:
             limits=charges.counts if charges is not None else None,
         )
     )
-    tally = Tally(router.policy.classes)
-    observer = Observer(metrics, partial(served, router), tally)
+    observer, tally = observing(router, metrics)
     cold_waits = ColdWaits(router)
     service = Service(
         Shell(
@@ -111,11 +110,10 @@ async def serve(settings: ServeSettings) -> None:
         observer.explain,
         service.holding.view,
     )
-    held = partial(held_by_model, router, service.holding)
     async with (
         registry,
         keeping_intents(router, registry, name, settings, metrics),
-        telling_traffic(TrafficKeeper(tally, TrafficCounts(registry.link, registry.base, name), held), metrics),
+        telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
     ):
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
@@ -188,9 +186,18 @@ async def keeping_intents(
             await end([task])
 
 
+def observing(router: Router, metrics: Metrics) -> tuple[Observer, Tally]:
+    """Who watches requests, and what that one counts of them for the autoscaler."""
+    tally = Tally(router.policy.classes)
+    return Observer(metrics, partial(served, router), tally), tally
+
+
 @asynccontextmanager
-async def telling_traffic(keeper: TrafficKeeper, metrics: Metrics) -> AsyncIterator[None]:
-    """Tell what was counted of requests for as long as the context is open."""
+async def telling_traffic(
+    tally: Tally, counts: TrafficCounts, router: Router, holding: Holding, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Tell what was counted of requests, and how many are held, for as long as the context is open."""
+    keeper = TrafficKeeper(tally, counts, partial(held_by_model, router, holding))
     metrics.add(JudgedCollector(keeper.judged))
     task = begin("traffic keeper", keeper.run())
     try:
