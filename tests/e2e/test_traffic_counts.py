@@ -23,6 +23,11 @@ async def test_what_a_router_has_counted_outlives_it(start_fleet: StartFleet, tm
         async def read() -> Traffic:
             return await counts.read()
 
+        def of_model(told: Traffic) -> Counts:
+            return told.counts.get(MODEL, Counts())
+
+        # The stack has asked something by itself, to see whether it runs.
+        before = of_model(await eventually(read, lambda told: 0 < of_model(told).requests == of_model(told).answers))
         for _ in range(3):
             await fleet.ask()
         async for _ in await fleet.ask(stream=True, stream_options={"include_usage": True}):
@@ -31,12 +36,13 @@ async def test_what_a_router_has_counted_outlives_it(start_fleet: StartFleet, tm
             await fleet.ask(model="nobody-serves-this")
         with pytest.raises(openai.BadRequestError):
             await fleet.ask(max_tokens="many")
-        seen = await eventually(read, lambda told: told.counts.get(MODEL, Counts()).answers == 4)
-        known = seen.counts[MODEL]
-        assert (known.requests, known.shed, known.output_tokens) == (4, 0, 16)
-        assert (known.judged, known.paced) == (4, 4)
+        seen = await eventually(read, lambda told: of_model(told).answers == before.answers + 4)
+        known = of_model(seen)
+        assert (known.requests, known.shed) == (before.requests + 4, 0)
+        assert known.output_tokens == before.output_tokens + 16
+        assert (known.judged, known.paced) == (before.judged + 4, before.paced + 4)
         assert (known.late, known.slow) == (0, 0)
-        assert known.prompt_tokens > 0
+        assert known.prompt_tokens > before.prompt_tokens
         seen = await eventually(read, lambda told: "nobody-serves-this" in told.counts)
         assert set(seen.counts) == {MODEL, "nobody-serves-this"}
         unserved = seen.counts["nobody-serves-this"]
