@@ -18,8 +18,8 @@ class Counts:
 
     requests: float = 0.0  # that came, shed ones included; one that is asked again counts again
     shed: float = 0.0  # of these, refused because there was no room for them, or no instance
-    prompt_tokens: float = 0.0
-    cached_tokens: float = 0.0  # of the prompts', found in a KV cache
+    prompt_tokens: float = 0.0  # of all requests, as their router believed
+    cached_tokens: float = 0.0  # of these, found in a KV cache; those of shed requests are taken to be as often
     answers: float = 0.0  # that are over, and of which the tokens below are
     output_tokens: float = 0.0
     judged: float = 0.0  # answers that were held against the SLO of their class, batch left out
