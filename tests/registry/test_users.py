@@ -148,6 +148,15 @@ async def test_an_autoscaler_can_do_its_work(server: RedisServer) -> None:
                 await following
 
 
+async def test_what_routers_have_learned_is_shared_and_shown(server: RedisServer) -> None:
+    """Speeds, by all who have something to do with them."""
+    async with Registry(login(server, "router")) as router:
+        await ProfileMemory(router.link, router.base).write("one", [])
+    for user in ("router", "operator", "autoscaler"):
+        async with Registry(login(server, user)) as registry:
+            assert await ProfileMemory(registry.link, registry.base).read() == {"one": ()}
+
+
 async def test_nobody_can_do_anything_else(server: RedisServer) -> None:
     for user in USERS:
         async with Link(login(server, user)) as link:
