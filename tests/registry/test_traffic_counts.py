@@ -24,7 +24,7 @@ from tests.registry.test_users import ACL, GuardedServer, login
 BASE = "extproc:{default}"
 TOTALS, ROUTERS = f"{BASE}:traffic", f"{BASE}:traffic-routers"
 SOME = Counts(
-    requests=5, shed=1, prompt_tokens=5e12, cached_tokens=700, answers=4, output_tokens=90,
+    requests=5, shed=1, prompt_tokens=1_000_000_000_000_001, cached_tokens=700, answers=4, output_tokens=90,
     judged=4, late=2, slow=1, paced=3,
 )  # fmt: skip
 HOUR_MS = 3600_000
