@@ -20,8 +20,10 @@ class Counts:
     shed: float = 0.0  # of these, refused because there was no room for them, or no instance
     prompt_tokens: float = 0.0  # of all requests, as their router believed
     cached_tokens: float = 0.0  # of these, found in a KV cache; those of shed requests are taken to be as often
+    computed_squares: float = 0.0  # sum of the squares of what of each prompt was not cached; 0: not counted
     answers: float = 0.0  # that are over, and of which the tokens below are
     output_tokens: float = 0.0
+    output_squares: float = 0.0  # sum of the squares of answers' tokens; 0: not counted
     judged: float = 0.0  # answers that were held against the SLO of their class, batch left out
     late: float = 0.0  # of these, the first token came after the SLO's TTFT, the time in the router included
     slow: float = 0.0  # of these, the time per token was beyond the SLO's

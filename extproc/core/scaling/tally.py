@@ -55,9 +55,12 @@ class _Row:
     shed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    computed_squares: int = 0  # of those that were routed
     shed_prompt_tokens: int = 0  # of `prompt_tokens`; how many of them are cached anywhere was not looked at
+    shed_squares: int = 0  # of whole prompts
     answers: int = 0
     output_tokens: int = 0
+    output_squares: int = 0
     judged: int = 0
     late: int = 0
     paced: int = 0
@@ -78,6 +81,7 @@ class Tally:
         row.requests += 1
         row.prompt_tokens += features.prompt_tokens
         row.cached_tokens += features.cached_tokens
+        row.computed_squares += (features.prompt_tokens - features.cached_tokens) ** 2
 
     def refused(self, request: Request, reason: Reason | None) -> None:
         """A request was not sent to any instance, for such a reason."""
@@ -89,6 +93,7 @@ class Tally:
         row.shed += 1
         row.prompt_tokens += request.prompt_tokens
         row.shed_prompt_tokens += request.prompt_tokens
+        row.shed_squares += request.prompt_tokens**2
 
     def ended(self, outcome: Outcome) -> None:
         """A request has ended that was routed, here or by another router."""
@@ -100,6 +105,7 @@ class Tally:
         if output_tokens is not None:
             row.answers += 1
             row.output_tokens += output_tokens
+            row.output_squares += output_tokens**2
         slo = self._slos.get(features.request_class)
         if slo is not None:
             judgement = judge(outcome, features, slo)
@@ -129,15 +135,18 @@ class Tally:
         served_tokens = row.prompt_tokens - row.shed_prompt_tokens
         if served_tokens and (model in self._cached or len(self._cached) < _MOST_MODELS):
             self._cached[model] = row.cached_tokens / served_tokens
+        cached = self._cached.get(model, 0.0)
         return Counts(
             requests=row.requests,
             shed=row.shed,
             prompt_tokens=row.prompt_tokens,
             # Prompts of those that were refused are taken to be as well known as the others': they are of the same
             # kind, and means are taken over all of them.
-            cached_tokens=round(row.cached_tokens + row.shed_prompt_tokens * self._cached.get(model, 0.0)),
+            cached_tokens=round(row.cached_tokens + row.shed_prompt_tokens * cached),
+            computed_squares=round(row.computed_squares + row.shed_squares * (1.0 - cached) ** 2),
             answers=row.answers,
             output_tokens=row.output_tokens,
+            output_squares=row.output_squares,
             judged=row.judged,
             late=row.late,
             slow=row.slow,

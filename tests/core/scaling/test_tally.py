@@ -96,10 +96,10 @@ def test_what_was_routed_and_what_came_of_it_is_counted_by_model() -> None:
     tally.ended(ended({"model": "a"}, duration_s=60.0, ttft_s=40.0))
     assert tally.take() == {
         "a": Counts(
-            requests=2, prompt_tokens=200, cached_tokens=80, answers=2, output_tokens=202,
-            judged=2, late=1, slow=1, paced=2,
+            requests=2, prompt_tokens=200, cached_tokens=80, computed_squares=70**2 + 50**2,
+            answers=2, output_tokens=202, output_squares=2 * 101**2, judged=2, late=1, slow=1, paced=2,
         ),
-        "b": Counts(requests=1, prompt_tokens=100),
+        "b": Counts(requests=1, prompt_tokens=100, computed_squares=100**2),
     }  # fmt: skip
     assert tally.take() == {}
 
@@ -151,12 +151,14 @@ def test_prompts_of_those_that_were_shed_are_as_well_known_as_the_others() -> No
     """So that means over all requests are those of the kind that comes, however many are shed."""
     tally = Tally(ClassPolicy())
     tally.refused(request(), Reason.NO_INSTANCE)
-    assert tally.take()[MODEL] == Counts(requests=1, shed=1, prompt_tokens=1000)
+    assert tally.take()[MODEL] == Counts(requests=1, shed=1, prompt_tokens=1000, computed_squares=1000**2)
     tally.routed(features(prompt_tokens=1000, cached_tokens=600))
     tally.refused(request(), Reason.HELD_TOO_LONG)
-    assert tally.take()[MODEL] == Counts(requests=2, shed=1, prompt_tokens=2000, cached_tokens=1200)
+    both = Counts(requests=2, shed=1, prompt_tokens=2000, cached_tokens=1200, computed_squares=2 * 400**2)
+    assert tally.take()[MODEL] == both
     tally.refused(request(), Reason.HELD_TOO_LONG)
-    assert tally.take()[MODEL] == Counts(requests=1, shed=1, prompt_tokens=1000, cached_tokens=600)
+    shed = Counts(requests=1, shed=1, prompt_tokens=1000, cached_tokens=600, computed_squares=400**2)
+    assert tally.take()[MODEL] == shed
 
 
 def test_invented_names_neither_grow_without_bound_nor_keep_others_out() -> None:

@@ -1,0 +1,208 @@
+"""Which share of answers is beyond its SLO on instances that serve so many requests a second.
+
+Let F be the fixed seconds of a step, g those that each running sequence adds, w those of computing one prompt, O the
+tokens of an answer. At L requests a second an instance computes prompts for L * w of each second, so that a step with
+x running sequences takes in the mean
+
+    tau(x) = (F + g * x) / (1 - L * w)
+
+which is the TPOT of each of them. Sequences come with L a second and go with x / (O * tau(x)): processor sharing, of
+which the stationary distribution is known, whatever the distribution of the lengths of answers (insensitivity; F. P.
+Kelly, Reversibility and Stochastic Networks, 1979, chapter 3):
+
+    p(n) ~ product over k <= n of L * O * tau(k) / k
+
+m instances between which a router keeps the balance are one such system with m times the requests and n / m sequences
+on each: the more there are, the less their load varies and the nearer they can be driven to the limit. Requests that
+come in bursts (variance over mean z) are worth m / z instances.
+
+An answer is slower the more prompts are computed while it is written: a compound Poisson sum within a busy period,
+whose variance is L * E(w^2) * T / (1 - L * w)^3 for T seconds of its own steps. The first token waits for a place in
+the batch if all are taken (Little), and for the prompts before it (M/G/1 with an exponential tail, of one instance:
+those that a router balances by their requests hardly differ in that from one alone).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from extproc.core.pricing.slo import Slo
+from extproc.core.scaling.demand import Demand
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.arrays import Floats
+
+_POINTS = 64
+_QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribution, as likely each
+_FEW_HITS, _TERMS = 6.0, 20
+_LEAST_APART = 0.5
+# Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
+_SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
+_DEVIATES = (-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an instance's engine allows."""
+
+    max_num_seqs: int = 256  # vLLM's default
+    kv_tokens: float | None = None  # None: not known, taken to be enough
+    step_tokens: int = 2048  # that one step computes at the most; vLLM's least default of a server
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds that requests of mean sizes take on one instance."""
+
+    fixed_s: float  # F
+    sequence_s: float  # g
+    prompt_s: float  # w
+    output_tokens: float  # O
+    new_tokens: float  # of a prompt, that are computed
+    seats: float  # sequences at once
+    step_tokens: float
+    burst: float
+    computed_cv2: float
+    lengths: Floats  # answers' tokens, in rows, each as likely as its share in `_SHARES`
+    prompts: Floats  # what is computed of each prompt, over the mean, in rows as likely
+
+    @classmethod
+    def of(cls, speed: Speed, demand: Demand, limits: Limits) -> Work:
+        """Return what requests of such sizes are on such an instance."""
+        a_s, b_s, c_s, d_s, e_s, f_s = speed.coefficients()
+        prompt = max(1.0, demand.prompt_tokens)
+        new = max(1.0, prompt - demand.cached_tokens)
+        output = max(1.0, demand.output_tokens)
+        held = prompt + output * (1.0 + demand.output_cv2) / 2.0  # whose answers are long are there for longer
+        seats = float(limits.max_num_seqs)
+        if limits.kv_tokens is not None:
+            seats = max(1.0, min(seats, limits.kv_tokens / held))
+        return cls(
+            fixed_s=max(a_s, d_s),
+            sequence_s=e_s + f_s * held,
+            prompt_s=new * (b_s + c_s * (prompt - new / 2)),
+            output_tokens=output,
+            new_tokens=new,
+            seats=min(seats, max(1.0, limits.step_tokens - 1.0)),
+            step_tokens=limits.step_tokens,
+            burst=demand.burst,
+            computed_cv2=demand.computed_cv2,
+            lengths=output * _spread(demand.output_cv2, _DEVIATES),
+            prompts=_spread(demand.computed_cv2, [-each for each in _DEVIATES]),
+        )
+
+    @property
+    def most_rps(self) -> float:
+        """Requests a second beyond which the batch is always full."""
+        full_s = self.output_tokens * (self.fixed_s + self.sequence_s * self.seats) / self.seats
+        return 1.0 / (full_s + self.prompt_s)
+
+    def bad_share(self, rps: float, instances: float, slo: Slo) -> float:
+        """Share of answers beyond the SLO at so many requests a second on each instance."""
+        busy = rps * self.prompt_s
+        if rps >= self.most_rps or busy >= 1.0:
+            return 1.0
+        x, weights = self._batch(rps, instances)
+        tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / (1.0 - busy)
+        bad = np.zeros_like(x)
+        if slo.tpot_s is not None:
+            bad += self._slow(rps, tau_s, slo.tpot_s)
+        if slo.ttft_s is not None:
+            bad += self._late(rps, x, tau_s, slo.ttft_s)
+        return float(weights @ np.minimum(bad, 1.0))
+
+    def _batch(self, rps: float, instances: float) -> tuple[Floats, Floats]:
+        """Running and waiting sequences of an instance as an arriving request finds them: points, probabilities."""
+        free = 1.0 - rps * self.prompt_s
+        per_s = rps * self.output_tokens
+        own = free - per_s * self.sequence_s
+        mean = min(self.seats, per_s * self.fixed_s / own) if own > 0.0 else self.seats
+        independent = instances / self.burst
+        spread = math.sqrt((mean + 1.0) / independent * free / max(own, 0.05 * free))
+        least, most = max(0.0, mean - 6.0 * spread), mean + 8.0 * spread + 2.0
+        most = min(most, self.seats)
+        width = (most - least) / _POINTS
+        x: Floats = np.linspace(least + width / 2, most - width / 2, _POINTS, dtype=np.float64)
+        n = independent * x
+        log_tau = np.log(per_s * (self.fixed_s + self.sequence_s * x) / free + 1e-300)
+        # ln n! by Stirling as R. W. Gosper mended it, each factor k of it over the independent instances
+        factorial = n * (np.log(x) - 1.0) + 0.5 * np.log(n + 1.0 / 6.0)
+        log_p = np.cumsum(log_tau) * width * independent - factorial
+        likely: Floats = np.exp(log_p - log_p.max())
+        if most >= self.seats and rps > 0.0:  # who finds no seat waits: beyond them each is less likely by one factor
+            full = per_s * (self.fixed_s + self.sequence_s * self.seats) / (free * self.seats)
+            mean_beyond = -1.0 / (independent * math.log(full))
+            x = np.concatenate((x, self.seats + mean_beyond * _QUANTILES))
+            beyond = likely[-1] * mean_beyond / width / len(_QUANTILES)
+            likely = np.concatenate((likely, np.full(len(_QUANTILES), beyond)))
+        return x, likely / float(likely.sum())
+
+    def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
+        """Chance that an answer is slower, if its instance's batch stays as it is."""
+        busy = rps * self.prompt_s
+        spread = self.computed_cv2 + self.burst
+        gaps = np.maximum(0.0, self.lengths - 1.0)
+        alone_s = gaps * tau_s * (1.0 - busy)
+        # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
+        each = 2.0 * max(1.0 - busy, _LEAST_APART) / spread
+        hits = each * rps * alone_s
+        jumps = (gaps * tpot_s - alone_s) * (each * (1.0 - busy) / self.prompt_s)
+        return _mixed(np.where(gaps < 1.0, 0.0, _hits_tail(jumps, hits)))  # one token has no time between
+
+    def _late(self, rps: float, x: Floats, tau_s: Floats, ttft_s: float) -> Floats:
+        """Chance that the first token comes too late, for a request that finds so many."""
+        running = np.minimum(x, self.seats)
+        step_s = self.fixed_s + self.sequence_s * running
+        room = np.maximum(1.0, self.step_tokens - running)
+        steps = self.new_tokens / room
+        compute_s = self.prompt_s + steps * step_s  # of the engine, until it can go on with the next prompt
+        seat_s = np.maximum(0.0, x + 1.0 - self.seats) * tau_s * self.output_tokens / self.seats
+        used = np.minimum(rps * compute_s, 1.0)
+        wait_s = (self.burst + self.computed_cv2) / 2.0 * compute_s / np.maximum(1.0 - used, 1e-9)
+        wait_s = wait_s * (1.0 + rps * self.prompt_s)  # and who comes while it waits shares its step
+        own_s = self.prompts * self.prompt_s + np.maximum(1.0, self.prompts * steps) * step_s + 0.5 * tau_s
+        left_s = ttft_s - own_s - seat_s
+        late = np.where(left_s > 0.0, used * np.exp(-np.maximum(left_s, 0.0) / wait_s), 1.0)
+        return _mixed(late)
+
+
+def _mixed(rows: Floats) -> Floats:
+    """Mean of rows that are each as likely as its share."""
+    mean: Floats = _SHARES @ rows
+    return mean
+
+
+def _spread(cv2: float, deviates: Sequence[float]) -> Floats:
+    """Sizes over their mean, distributed log-normally, in rows of one."""
+    log_variance = math.log1p(cv2)
+    return np.exp(math.sqrt(log_variance) * np.array([[each] for each in deviates]) - log_variance / 2.0)
+
+
+def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
+    """Chance that the sum of a Poisson number (mean `hits`) of exponential jumps is more than `jumps` mean ones.
+
+    The sum over the number where it is small, else as a gamma distribution by E. B. Wilson and M. M. Hilferty (1931).
+    """
+    jumps = np.maximum(jumps, 0.0)
+    ninth = 2.0 / (9.0 * np.maximum(hits, _FEW_HITS / 2))
+    many = _normal_tail((np.cbrt(jumps / np.maximum(hits, 1e-9)) - 1.0 + ninth) / np.sqrt(ninth))
+    few, more, number = np.zeros_like(jumps), np.zeros_like(jumps), np.exp(-hits)
+    term = np.exp(-jumps)
+    for count in range(1, _TERMS):
+        more += term
+        number = number * hits / count
+        few += number * more
+        term = term * jumps / count
+    return np.where(jumps <= 0.0, 1.0, np.where(hits < _FEW_HITS, few, many))
+
+
+def _normal_tail(deviations: Floats) -> Floats:
+    """Abramowitz and Stegun, 7.1.26: off by 1e-7 at the most."""
+    z = np.abs(deviations) / math.sqrt(2.0)
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * np.exp(-z * z)
+    return np.where(deviations >= 0.0, tail, 1.0 - tail)

@@ -1,0 +1,169 @@
+"""What a group's clients ask for: rates and mean sizes of requests, from counts that only grow."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from statistics import fmean, median
+
+from extproc.core.scaling.sight import Counts
+
+RATE_S = 30.0  # window of rates
+SIZES_S = 60.0  # window of mean sizes, longer where it holds too few requests
+KEPT_S = 600.0  # how far that may reach, and the window of burstiness
+_ENOUGH = 30.0  # requests that a mean is taken of
+_ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
+_ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350
+_BURST_LOOKS = 12  # between which requests must have been counted, until burstiness is told
+_BURST_MOST = 50.0
+_CV2_MOST = 20.0
+_USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
+_USUAL_OUTPUT_CV2 = 0.7  # most of them have 0.5 to 0.9
+_LONG = 1.5  # times the usual time between two looks: of a gap, the number of requests tells no burst
+
+_values = attrgetter(*Counts.__slots__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Requests a second of a group, and their mean sizes in tokens. Rates are of the last `covers_s` seconds."""
+
+    requests_s: float  # shed ones included
+    prompt_tokens: float
+    cached_tokens: float  # of the prompts'
+    output_tokens: float
+    computed_cv2: float = 1.0  # squared coefficient of variation of what of each prompt is not cached
+    output_cv2: float = _USUAL_OUTPUT_CV2  # and of answers' tokens
+    shed_s: float = 0.0  # of `requests_s`
+    judged: float = 0.0  # answers that were held against an SLO in the window of sizes
+    late: float = 0.0  # of these
+    slow: float = 0.0
+    burst: float = 1.0  # variance of the number of requests between two looks over its mean; 1: they come at random
+    covers_s: float = 0.0
+
+    @property
+    def bad_share(self) -> float | None:
+        """Share of judged answers that were late or slow at the least (some are both); None without any."""
+        return min(1.0, max(self.late, self.slow) / self.judged) if self.judged else None
+
+
+class Rates:
+    """Counts of all models over the latest looks. A counter that is less than before has begun anew."""
+
+    def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
+        self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
+        self._last: dict[str, Counts] = {}
+        self._ever: dict[str, Counts] = {}  # all that was seen to come
+        self._looks: deque[tuple[float, float, Mapping[str, Counts]]] = deque()  # from, until, and what came between
+        self._until_s: float | None = None
+
+    def add(self, at_s: float, counts: Mapping[str, Counts]) -> None:
+        """Take in one look. One without any counts says nothing: nobody could be asked.
+
+        If the clock was set back, windows begin anew.
+        """
+        if not counts or at_s == self._until_s:
+            return
+        if self._until_s is not None and at_s > self._until_s:
+            new = {model: _since(now, self._last.get(model, Counts())) for model, now in counts.items()}
+            self._looks.append((self._until_s, at_s, new))
+            for model, each in new.items():
+                self._ever[model] = _added((self._ever.get(model, Counts()), each))
+        else:
+            self._looks.clear()
+        self._until_s = at_s
+        self._last |= counts
+        while self._looks and self._looks[0][1] <= at_s - self._kept_s:
+            self._looks.popleft()
+
+    def demand(self, models: Iterable[str]) -> Demand | None:
+        """Return what is asked of some models together; None before the second look that told anything."""
+        if not self._looks or self._until_s is None:
+            return None
+        chosen = frozenset(models)
+        sums = [(since, until, _sum(new, chosen)) for since, until, new in self._looks]
+        until_s = self._until_s
+        lately = [each for each in sums if each[0] >= until_s - self._rate_s - 1e-9] or sums[-1:]
+        covers_s = until_s - lately[0][0]
+        came = _added(counts for _, _, counts in lately)
+        sized, answered = self._window(sums, "requests"), self._window(sums, "answers")
+        ever = _sum(self._ever, chosen)
+        return Demand(
+            requests_s=came.requests / covers_s,
+            shed_s=came.shed / covers_s,
+            prompt_tokens=_mean("prompt_tokens", "requests", sized, ever, _ASSUMED_PROMPT_TOKENS),
+            cached_tokens=_mean("cached_tokens", "requests", sized, ever, 0.0),
+            output_tokens=_mean("output_tokens", "answers", answered, ever, _ASSUMED_OUTPUT_TOKENS),
+            computed_cv2=_cv2(
+                sized.requests, sized.prompt_tokens - sized.cached_tokens, sized.computed_squares, _USUAL_COMPUTED_CV2
+            ),
+            output_cv2=_cv2(answered.answers, answered.output_tokens, answered.output_squares, _USUAL_OUTPUT_CV2),
+            judged=answered.judged,
+            late=answered.late,
+            slow=answered.slow,
+            burst=_burst([(until - since, counts.requests) for since, until, counts in sums]),
+            covers_s=covers_s,
+        )
+
+    def _window(self, sums: list[tuple[float, float, Counts]], what: str) -> Counts:
+        """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
+        begins_s, total, found = sums[-1][1] - self._sizes_s, 0.0, []
+        for since, _, counts in reversed(sums):
+            if since < begins_s and total >= _ENOUGH:
+                break
+            total += getattr(counts, what)
+            found.append(counts)
+        return _added(found)
+
+
+def _since(now: Counts, before: Counts) -> Counts:
+    if now.requests < before.requests or now.answers < before.answers:
+        return now
+    return _counts([max(0.0, new - old) for new, old in zip(_values(now), _values(before), strict=True)])
+
+
+def _sum(counts: Mapping[str, Counts], models: frozenset[str]) -> Counts:
+    return _added(each for model, each in counts.items() if model in models)
+
+
+def _added(counts: Iterable[Counts]) -> Counts:
+    rows = [_values(each) for each in counts]
+    return _counts(map(sum, zip(*rows, strict=True))) if rows else Counts()
+
+
+def _counts(values: Iterable[float]) -> Counts:
+    return Counts(**dict(zip(Counts.__slots__, values, strict=True)))
+
+
+def _mean(tokens: str, of: str, lately: Counts, ever: Counts, unknown: float) -> float:
+    """Tokens of each, lately or else ever."""
+    for counts in (lately, ever):
+        if number := getattr(counts, of):
+            return float(getattr(counts, tokens) / number)
+    return unknown
+
+
+def _cv2(count: float, total: float, squares: float, unknown: float) -> float:
+    """Variance over the square of the mean, of as many that have such sums."""
+    if squares <= 0.0 or total <= 0.0:
+        return unknown
+    return max(0.0, min(_CV2_MOST, count * squares / total**2 - 1.0))
+
+
+def _burst(looks: list[tuple[float, float]]) -> float:
+    """Half the mean squared difference of neighbours over their mean: a slow change of the rate does not count.
+
+    `looks` are seconds and requests. Less by its own standard error, and never below that of requests that come at
+    random.
+    """
+    usual_s = median(seconds for seconds, _ in looks)
+    requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
+    mean = fmean(requests)
+    if len(requests) < _BURST_LOOKS or mean <= 0.0:
+        return 1.0
+    ratio = fmean((later - sooner) ** 2 for sooner, later in pairwise(requests)) / 2.0 / mean
+    return max(1.0, min(_BURST_MOST, ratio * (1.0 - math.sqrt(3.0 / len(requests)))))

@@ -1,0 +1,101 @@
+"""Which instances stand in for each other, and which pools serve the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from extproc.core.scaling.rules import PoolRules, ScalingRules
+from extproc.core.speeds.profile import profile_for
+from extproc.core.speeds.speed import Speed
+from extproc.core.values.instance import Instance
+
+MADE_MOST = 64  # instances that a pool may have which no operator has described
+STEP_OVERHEAD_S = 0.005  # that engines add to kernels' times, until learned: 3 to 10 ms, as the fits' note has it
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pools that serve the same requests."""
+
+    models: tuple[str, ...]  # in alphabetical order
+    pools: tuple[PoolRules, ...]
+
+
+def groups(rules: ScalingRules, instances: Sequence[Instance] = ()) -> tuple[Group, ...]:
+    """Pools by what they serve, in the order of the rules; without any rule, pools are made from what is there."""
+    by_models: dict[tuple[str, ...], list[PoolRules]] = {}
+    for pool in rules.pools or made_from(instances):
+        by_models.setdefault(tuple(sorted(set(pool.models))), []).append(pool)
+    return tuple(Group(models, tuple(pools)) for models, pools in by_models.items())
+
+
+def made_from(instances: Iterable[Instance]) -> tuple[PoolRules, ...]:
+    """One pool for each kind of instance: what nobody has described never goes to zero."""
+    kinds = sorted({(own_models(each), each.hardware, each.tensor_parallel) for each in instances if own_models(each)})
+    return tuple(
+        PoolRules(
+            name=f"{models[0]}/{hardware or 'unknown'}/tp{size}",
+            models=models,
+            hardware=hardware,
+            tensor_parallel=size,
+            least=1,
+            most=MADE_MOST,
+        )
+        for models, hardware, size in kinds
+    )
+
+
+def own_models(instance: Instance) -> tuple[str, ...]:
+    """What it serves, adapters aside, in alphabetical order; of one that serves nothing yet, what it will."""
+    return tuple(sorted(set(instance.models or instance.loadable) - set(instance.loras)))
+
+
+def belongs(pool: PoolRules, instance: Instance) -> bool:
+    """Whether an instance is one of a pool's: it serves all of its models, on its hardware."""
+    return (
+        set(pool.models) <= set(own_models(instance))
+        and pool.hardware in ("", instance.hardware)
+        and pool.tensor_parallel == instance.tensor_parallel
+    )
+
+
+def members(pool: PoolRules, instances: Iterable[Instance]) -> tuple[Instance, ...]:
+    """Return the instances that are a pool's, whatever they are doing; see `placed` where pools overlap."""
+    return tuple(each for each in instances if belongs(pool, each))
+
+
+def placed(pools: Sequence[PoolRules], instances: Iterable[Instance]) -> dict[str, tuple[Instance, ...]]:
+    """Return each pool's instances by its name, none of them twice.
+
+    Of several pools that an instance would belong to it is in that which says most of it (models, then hardware), the
+    first of equals.
+    """
+    found: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
+    for each in instances:
+        fitting = [pool for pool in pools if belongs(pool, each)]
+        if fitting:
+            found[max(fitting, key=lambda pool: (len(set(pool.models)), pool.hardware != "")).name].append(each)
+    return {name: tuple(those) for name, those in found.items()}
+
+
+def names(group: Group, instances: Iterable[Instance]) -> frozenset[str]:
+    """Return the names under which requests reach a group: its models and its instances' aliases and adapters."""
+    said = {name for pool in group.pools for each in members(pool, instances) for name in (*each.models, *each.loras)}
+    return frozenset(said) | frozenset(group.models)
+
+
+def speed_of(pool: PoolRules, instances: Sequence[Instance], learned: Mapping[str, Speed]) -> Speed:
+    """How fast a pool's instances are: as learned, else by the table with an engine's usual overhead."""
+    if pool.name in learned:
+        return learned[pool.name]
+    hardware = pool.hardware or next((each.hardware for each in instances if each.hardware), "")
+    precision = next((each.precision for each in instances if each.precision), "")
+    first, *others = pool.models or ("",)
+    prior = profile_for(first, hardware, pool.tensor_parallel, precision, aliases=others)
+    return Speed(
+        prior,
+        prefill_overhead_s=STEP_OVERHEAD_S,
+        decode_overhead_s=STEP_OVERHEAD_S,
+        uncertainty=prior.deviation,
+    )
