@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import floor, isfinite, nan
+from collections import deque
+from math import floor, inf, isfinite, nan
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,8 @@ from extproc.core.scaling.seasons import WEEK, Season
 from extproc.core.scaling.trends import Trend
 
 HORIZONS_STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48])
-_SEASONS = 3
+_JUMP = 5.0  # standard errors
+_JUMP_SHARE = 0.25
 _LEAST_LOAD = 0.02  # instances: below it, errors are not seen relative to the load
 
 
@@ -52,6 +54,8 @@ class Forecaster:
         self._noise = 0.0
         self._noise_s = 0.0
         self._last = (0.0, 0.0)
+        self._looks: deque[tuple[float, float]] = deque(maxlen=6)
+        self.jumps = 0
 
     def add(self, at_s: float, load: float, covers_s: float) -> None:
         """The load (mean) of the last `covers_s` seconds before `at_s`. What is not newer than the last is ignored."""
@@ -59,10 +63,14 @@ class Forecaster:
         if covers_s <= 0 or passed_s < 0 or not isfinite(load):
             return
         self._at_s = at_s
-        self._count_noise(load, covers_s)
         for trend in self._trends:
             trend.move(passed_s)
+        jumped = self._jump(load, covers_s)
+        self._count_noise(load, covers_s)
+        for trend in self._trends:
             trend.add(load, covers_s)
+            if jumped is not None:
+                trend.begin(*jumped)
         closed = self._history.add(at_s, load, covers_s)
         [season] = self._season.at([at_s - covers_s / 2])
         for ours, theirs in self._ratios:
@@ -71,6 +79,9 @@ class Forecaster:
             if isfinite(season):
                 ours.add(load, covers_s)
                 theirs.add(season, covers_s)
+                if jumped is not None:
+                    ours.begin(*jumped)
+                    theirs.begin(season, jumped[1])
         for step in closed:
             for said in self._waiting.pop(step.number, ()):
                 self._errors.judge(
@@ -82,6 +93,26 @@ class Forecaster:
         if closed:
             self._promise(at_s)
 
+    def _jump(self, load: float, covers_s: float) -> tuple[float, float] | None:
+        """Mean load and length of the latest looks, if by no chance they go on with what was before."""
+        self._looks.append((load, covers_s))
+        line, grain = self._trends[1], self._grain
+        if line.seconds < self._history.grid.step_s or not isfinite(grain):
+            return None
+        base, seconds, total = line.after(0.0, grain), 0.0, 0.0
+        found, most = None, _JUMP
+        for one, covers in reversed(self._looks):
+            seconds, total = seconds + covers, total + one * covers
+            off = total / seconds - base
+            chance = grain * (max(base, total / seconds) / seconds + base / line.seconds)
+            sigmas = abs(off) / chance**0.5 if chance else 0.0
+            if abs(off) > _JUMP_SHARE * max(base, _LEAST_LOAD) and sigmas > most:
+                found, most = (total / seconds, seconds), sigmas
+        if found:
+            self._looks.clear()
+            self.jumps += 1
+        return found
+
     def _count_noise(self, load: float, covers_s: float) -> None:
         """Mean load, and the noise upon it: von Neumann's successive differences, which a trend leaves alone."""
         kept = np.exp(-covers_s / self._history.grid.period_s)
@@ -92,12 +123,13 @@ class Forecaster:
             kept = np.exp(-covers_s / (self._history.grid.period_s / 12))
             squared = (load - before) ** 2 / (1 / covers_s + 1 / before_s)
             self._noise = kept * self._noise + squared * covers_s
-            self._noise_s = kept * self._noise_s + covers_s
+            self._noise_s = kept * self._noise_s + (load + before) / 2 * covers_s
         self._last = (load, covers_s)
 
     @property
-    def _second_noise(self) -> float:
-        return self._noise / self._noise_s if self._noise_s else (self._usual / self._usual_s) ** 2 * 10
+    def _grain(self) -> float:
+        """Variance of a mean over one second for each unit of load: what one request is, if they come by chance."""
+        return self._noise / self._noise_s if self._noise_s else inf
 
     def _size(self, loads: NDArray[np.float64]) -> NDArray[np.float64]:
         """By how much a load of this size may be off: between its root (chance) and itself (bursts)."""
@@ -128,9 +160,9 @@ class Forecaster:
         return self._errors.weights(everywhere)[rows]
 
     def _experts(self, horizons_s: list[float]) -> NDArray[np.float64]:
-        noise = self._second_noise
+        grain = self._grain
         levels = [[trend.level] * len(horizons_s) for trend in self._trends]
-        lines = [[trend.after(horizon_s, noise) for horizon_s in horizons_s] for trend in self._trends]
+        lines = [[trend.after(horizon_s, grain) for horizon_s in horizons_s] for trend in self._trends]
         times_s = [self._at_s + horizon_s for horizon_s in horizons_s]
         season, week = self._season.at(times_s), self._week.at(times_s)
         seasons = []

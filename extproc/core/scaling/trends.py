@@ -41,34 +41,31 @@ class Trend(msgspec.Struct, kw_only=True):
         self.load += covers_s * load
         self.load_time += covers_s * middle_s * load
 
-    def shorten(self, share: float) -> None:
-        """Keep only this share of what is remembered, beside what comes from now on."""
-        self.seconds *= share
-        self.time *= share
-        self.time_squared *= share
-        self.load *= share
-        self.load_time *= share
+    def begin(self, load: float, seconds: float) -> None:
+        """Forget all but this: a mean over the last seconds, without a slope."""
+        self.seconds = self.load_time = self.time = self.time_squared = self.load = 0.0
+        self.add(load, seconds)
 
     @property
     def level(self) -> float:
         """The mean; 0 before anything was seen."""
         return self.load / self.seconds if self.seconds else 0.0
 
-    def slope(self, noise: float) -> float:
-        """Load per second, as far as it is beyond chance. `noise`: variance of a mean over one second."""
+    def slope(self, grain: float) -> float:
+        """Load per second, as far as it is beyond chance. `grain`: variance of a mean over one second per load."""
         if not self.seconds:
             return 0.0
         spread = self.time_squared - self.time**2 / self.seconds
         if spread <= 0:
             return 0.0
         slope = (self.load_time - self.time * self.load / self.seconds) / spread
-        squared = slope**2 * spread  # over `noise`: squared standard errors
-        return slope * squared / (squared + _CHANCE * noise) if squared else 0.0
+        squared = slope**2 * spread  # over the variance: squared standard errors
+        return slope * squared / (squared + _CHANCE * grain * self.level) if squared else 0.0
 
-    def after(self, horizon_s: float, noise: float) -> float:
+    def after(self, horizon_s: float, grain: float) -> float:
         """Load at the horizon if the slope wears off as it should."""
         if not self.seconds:
             return 0.0
         damped_s = _DAMPED * self.memory_s
         ahead_s = damped_s * (1 - exp(-horizon_s / damped_s)) - self.time / self.seconds
-        return max(0.0, self.level + self.slope(noise) * ahead_s)
+        return max(0.0, self.level + self.slope(grain) * ahead_s)
