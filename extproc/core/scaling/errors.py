@@ -13,7 +13,7 @@ _OUTLIER = 3.0  # errors beyond so many of the usual size count as this large: o
 _PRIOR_STEPS = 10.0  # forecasts that the prior counts for, and beyond them
 _PRIOR_HORIZONS = 1.5  # horizons: what was forecast within one of them is not known apart
 _FAR = 5.0  # times the distance from the median to the 80th percentile: over 4 standard deviations of chance
-_BURSTS = 0.8
+_BURSTS = 0.6
 _REACH = 12.0  # spreads; beyond it all the same
 _FINE = 0.25
 _CELLS = 160
@@ -33,7 +33,7 @@ class Errors:
         self._late = np.exp(-1 / max(36.0, period_steps))
         self.squares: Loads = np.zeros((rows, experts))
         self.tried: Loads = np.zeros((rows, experts))
-        prior = 0.3 + 0.3 * np.minimum(1.0, horizons_steps / 12)
+        prior = 0.2 + 0.2 * np.minimum(1.0, horizons_steps / 12)
         self._prior_steps = _PRIOR_STEPS + _PRIOR_HORIZONS * horizons_steps
         self.variance: Loads = self._prior_steps / 2 * prior**2
         self.judged: Loads = self._prior_steps / 2
@@ -43,9 +43,10 @@ class Errors:
 
     def weights(self, known: NDArray[np.bool_]) -> Loads:
         """Shares of the experts [horizon, expert] in a mixture; of those that are not known, 0."""
-        usual = np.where(known & (self.tried > 0), self.squares / np.maximum(self.tried, 1e-9), np.nan)
-        middle = np.array([np.median(row[np.isfinite(row)]) if np.isfinite(row).any() else 1.0 for row in usual])
-        middle = np.maximum(middle, 1e-12)
+        tried = self.tried > 0
+        usual = np.where(known & tried, self.squares / np.where(tried, self.tried, 1.0), np.nan)
+        some = np.isfinite(usual).any(axis=1)
+        middle = np.maximum(1e-12, np.nanmedian(np.where(some[:, None], usual, 1.0), axis=1))
         mean = (self.squares + _UNTRIED * middle[:, None]) / (self.tried + _UNTRIED)
         trust = np.where(known, (middle[:, None] / np.maximum(mean, 1e-9 * middle[:, None])) ** _POWER, 0.0)
         shares: Loads = trust / trust.sum(axis=1, keepdims=True)

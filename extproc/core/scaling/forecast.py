@@ -55,6 +55,8 @@ class Forecaster:
         self._noise_s = 0.0
         self._last = (0.0, 0.0)
         self._looks: deque[tuple[float, float]] = deque(maxlen=6)
+        self._shares: dict[bytes, NDArray[np.float64]] = {}
+        self._wide: dict[float, NDArray[np.float64]] = {}
         self.jumps = 0
 
     def add(self, at_s: float, load: float, covers_s: float) -> None:
@@ -91,6 +93,8 @@ class Forecaster:
                     said.spread,
                 )
         if closed:
+            self._shares.clear()
+            self._wide.clear()
             self._promise(at_s)
 
     def _jump(self, load: float, covers_s: float) -> tuple[float, float] | None:
@@ -156,8 +160,12 @@ class Forecaster:
         return experts, (np.where(known, experts, 0.0) * weights).sum(axis=1)
 
     def _weights_by_row(self, known: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        everywhere = np.broadcast_to(known.all(axis=0), (len(HORIZONS_STEPS), known.shape[1]))
-        return self._errors.weights(everywhere)[rows]
+        """Shares [row, expert]; kept until the next errors are judged."""
+        pattern = known.all(axis=0)
+        key = pattern.tobytes()
+        if key not in self._shares:
+            self._shares[key] = self._errors.weights(np.broadcast_to(pattern, (len(HORIZONS_STEPS), len(pattern))))
+        return self._shares[key][rows]
 
     def _experts(self, horizons_s: list[float]) -> NDArray[np.float64]:
         grain = self._grain
@@ -183,7 +191,9 @@ class Forecaster:
         horizons = [0.0, *places[(places > 0) & (places < horizon_s)].tolist(), horizon_s]
         rows = np.array([int(np.abs(places - horizon).argmin()) for horizon in horizons])
         _, mixture = self._mixture([late_s + horizon for horizon in horizons], rows)
-        wide = np.interp(horizons, places, self._errors.quantile(quantile) * self._errors.spread)
+        if quantile not in self._wide:
+            self._wide[quantile] = self._errors.quantile(quantile) * self._errors.spread
+        wide = np.interp(horizons, places, self._wide[quantile])
         planned = np.maximum(0.0, mixture + wide * self._size(mixture))
         return Forecast(
             now=float(mixture[0]), horizon_s=horizon_s, expected=float(mixture[-1]), planned=float(planned.max())

@@ -6,7 +6,7 @@ from math import exp
 
 import msgspec
 
-_DAMPED = 2.0  # memories until a slope is no longer followed: loads turn
+_DAMPED = 2.0  # times as long as a slope was seen, it is followed: loads turn
 _CHANCE = 4.0  # squared standard errors at which half of a slope is believed
 
 
@@ -66,6 +66,6 @@ class Trend(msgspec.Struct, kw_only=True):
         """Load at the horizon if the slope wears off as it should."""
         if not self.seconds:
             return 0.0
-        damped_s = _DAMPED * self.memory_s
+        damped_s = _DAMPED * self.seconds
         ahead_s = damped_s * (1 - exp(-horizon_s / damped_s)) - self.time / self.seconds
         return max(0.0, self.level + self.slope(grain) * ahead_s)
