@@ -7,88 +7,136 @@ from numpy.typing import NDArray
 
 Loads = NDArray[np.float64]
 
-_POWER = 3.0  # weight of an expert: one over its mean squared error to this power
+_SOON = 8.0  # errors of so large a part of a period tell which expert is good and how wide a plan should be
+_LEAST_SOON_STEPS = 12.0
+_LEAST_LATE_STEPS = 36.0
+_POWER = 8.0  # weight of an expert: one over its mean squared error to this power
 _UNTRIED = 8.0  # steps for which one without a past counts as if it had been as good as the middle one
-_OUTLIER = 3.0  # errors beyond so many of the usual size count as this large: one burst decides nothing
+_OUTLIER = 2.0  # errors beyond so many of the usual size count as this large: one burst decides nothing
 _PRIOR_STEPS = 10.0  # forecasts that the prior counts for, and beyond them
 _PRIOR_HORIZONS = 1.5  # horizons: what was forecast within one of them is not known apart
+_PRIOR_ERROR = 0.2  # of the load, one step ahead; twice that 12 steps ahead
 _FAR = 5.0  # times the distance from the median to the 80th percentile: over 4 standard deviations of chance
-_BURSTS = 0.6
-_REACH = 12.0  # spreads; beyond it all the same
+_BURSTS = 0.6  # of what may be missed
+_PRIOR_POWER = 0.75
+_PRIOR_GROWTH = 3.0  # steps at loads as far from the usual as e is from 1
+_REACH = 4.0  # spreads; beyond it all the same
 _FINE = 0.25
 _CELLS = 160
-_EDGES = _FINE * np.sinh(np.linspace(-np.arcsinh(_REACH / _FINE), np.arcsinh(_REACH / _FINE), _CELLS + 1))
+_EDGES: Loads = _FINE * np.sinh(np.linspace(-np.arcsinh(_REACH / _FINE), np.arcsinh(_REACH / _FINE), _CELLS + 1))
 
 
 class Errors:
-    """Errors of forecasts for one horizon each in a row, relative to the size that the load lets expect.
+    """Errors of forecasts, for one horizon each in a row, relative to the size that the load lets expect.
 
-    All fade with time constants in steps: those of experts and the spread soon, the distribution of errors in spreads
-    after a period.
+    Three things are kept, and all fade: the mean squared errors of experts and of their mixture (the square of the
+    spread), soon; and how the mixture's errors, in spreads as of when it was told, are distributed, after a period.
     """
 
     def __init__(self, horizons_steps: NDArray[np.int64], experts: int, period_steps: float) -> None:
         rows = len(horizons_steps)
-        self._soon = np.exp(-1 / max(12.0, period_steps / 6))
-        self._late = np.exp(-1 / max(36.0, period_steps))
-        self.squares: Loads = np.zeros((rows, experts))
-        self.tried: Loads = np.zeros((rows, experts))
-        prior = 0.2 + 0.2 * np.minimum(1.0, horizons_steps / 12)
-        self._prior_steps = _PRIOR_STEPS + _PRIOR_HORIZONS * horizons_steps
-        self.variance: Loads = self._prior_steps / 2 * prior**2
-        self.judged: Loads = self._prior_steps / 2
-        middles = (_EDGES[1:] + _EDGES[:-1]) / 2
-        normal = np.exp(-(middles**2) / 2) * np.diff(_EDGES)
-        self.cells: Loads = normal / normal.sum() * self._prior_steps[:, None]
+        self._soon = float(np.exp(-1 / max(_LEAST_SOON_STEPS, period_steps / _SOON)))
+        self._late = float(np.exp(-1 / max(_LEAST_LATE_STEPS, period_steps)))
+        self._squares: Loads = np.zeros((rows, experts))
+        self._tried: Loads = np.zeros((rows, experts))
+        prior_steps = _PRIOR_STEPS + _PRIOR_HORIZONS * horizons_steps
+        error = _PRIOR_ERROR * (1 + np.minimum(1.0, horizons_steps / 12))
+        self._variance: Loads = prior_steps / 2 * error**2
+        self._judged: Loads = prior_steps / 2
+        normal = np.exp(-(((_EDGES[1:] + _EDGES[:-1]) / 2) ** 2) / 2) * np.diff(_EDGES)
+        self._cells: Loads = normal / normal.sum() * prior_steps[:, None]
+
+    def parts(self) -> list[Loads]:
+        """All that was learned."""
+        return [self._squares, self._tried, self._variance, self._judged, self._cells]
+
+    def restore(self, parts: list[Loads]) -> None:
+        """Take over what `parts` gave, flat. Raises ValueError if it was of another size."""
+        self._squares, self._tried, self._variance, self._judged, self._cells = (
+            part.reshape(own.shape) for part, own in zip(parts, self.parts(), strict=True)
+        )
 
     def weights(self, known: NDArray[np.bool_]) -> Loads:
-        """Shares of the experts [horizon, expert] in a mixture; of those that are not known, 0."""
-        tried = self.tried > 0
-        usual = np.where(known & tried, self.squares / np.where(tried, self.tried, 1.0), np.nan)
+        """Shares of the experts [horizon, expert] in the mixture; of those that do not know (False), 0."""
+        tried = self._tried > 0
+        usual = np.where(known & tried, self._squares / np.where(tried, self._tried, 1.0), np.nan)
         some = np.isfinite(usual).any(axis=1)
-        middle = np.maximum(1e-12, np.nanmedian(np.where(some[:, None], usual, 1.0), axis=1))
-        mean = (self.squares + _UNTRIED * middle[:, None]) / (self.tried + _UNTRIED)
-        trust = np.where(known, (middle[:, None] / np.maximum(mean, 1e-9 * middle[:, None])) ** _POWER, 0.0)
+        middle = np.maximum(1e-12, np.nanmedian(np.where(some[:, None], usual, 1.0), axis=1))[:, None]
+        mean = (self._squares + _UNTRIED * middle) / (self._tried + _UNTRIED)
+        trust = np.where(known, (middle / np.maximum(mean, 1e-9 * middle)) ** _POWER, 0.0)
         shares: Loads = trust / trust.sum(axis=1, keepdims=True)
         return shares
 
     def judge(self, row: int, experts: Loads, mixture: float, spread: float) -> None:
-        """One load has come: errors of what experts (NaN: said nothing) and the mixture had forecast for it."""
-        limit = _OUTLIER * self.spread[row]
+        """One load has come: errors of what experts (NaN: said nothing) and the mixture had forecast for it.
+
+        `spread`: what it was when that was told.
+        """
+        limit = _OUTLIER * float(self.spread[row])
         said = np.isfinite(experts)
-        self.squares[row] *= self._soon
-        self.tried[row] *= self._soon
-        self.squares[row] += np.where(said, np.minimum(np.abs(np.where(said, experts, 0.0)), 2 * limit) ** 2, 0.0)
-        self.tried[row] += said
-        self.cells[row] *= self._late
+        off = np.minimum(np.abs(np.where(said, experts, 0.0)), 2 * limit)
+        self._squares[row] = self._soon * self._squares[row] + off**2
+        self._tried[row] = self._soon * self._tried[row] + said
+        self._variance[row] = self._soon * self._variance[row] + min(abs(mixture), limit) ** 2
+        self._judged[row] = self._soon * self._judged[row] + 1
+        self._cells[row] *= self._late
         cell = int(np.searchsorted(_EDGES, mixture / spread)) - 1
-        self.cells[row, min(_CELLS - 1, max(0, cell))] += 1
-        self.variance[row] = self._soon * self.variance[row] + min(abs(mixture), limit) ** 2
-        self.judged[row] = self._soon * self.judged[row] + 1
+        self._cells[row, min(_CELLS - 1, max(0, cell))] += 1
 
     @property
     def spread(self) -> Loads:
-        """Root of the mean squared error of late, by horizon."""
-        return np.sqrt(self.variance / self.judged) + 1e-6
+        """Root of the mixture's mean squared error of late, by horizon."""
+        spread: Loads = np.sqrt(self._variance / self._judged) + 1e-6
+        return spread
 
     def quantile(self, share: float) -> Loads:
-        """The error, in spreads, that a plan has to stand so that this share of loads stays below it, by horizon.
+        """The error, in spreads, that this share of the errors was below, by horizon.
 
-        Bursts that nothing announces are not planned for as long as they are few: beyond four times the usual
-        deviation, errors are left out, up to `_BURSTS` of the share that may be missed. Else the plan would leap by a
-        whole burst whenever these are about as frequent as misses may be.
+        Bursts that nothing announces are not planned for as long as they are few: errors beyond four usual deviations
+        are left out, up to 0.6 of the share that may be missed. Else a plan would leap by a whole burst whenever these
+        are about as frequent as misses may be; who wants to have room for them asks for a higher share.
         """
-        total = self.cells.sum(axis=1)
-        passed = np.cumsum(self.cells, axis=1)
-        middle, usual = self._at(passed, 0.5 * total), self._at(passed, 0.8 * total)
+        passed = np.cumsum(self._cells, axis=1)
+        total = passed[:, -1]
+        middle, usual = _below(passed, 0.5 * total), _below(passed, 0.8 * total)
         far = _EDGES[None, :-1] > (middle + _FAR * (usual - middle))[:, None]
-        bursts = np.minimum(np.where(far, self.cells, 0.0).sum(axis=1), _BURSTS * (1 - share) * total)
-        return self._at(passed, share * (total - bursts))
+        bursts = np.minimum(np.where(far, self._cells, 0.0).sum(axis=1), _BURSTS * (1 - share) * total)
+        return _below(passed, share * (total - bursts))
 
-    def _at(self, passed: Loads, wanted: Loads) -> Loads:
-        """The error that so much is below."""
-        cell = np.minimum((passed < wanted[:, None]).sum(axis=1), _CELLS - 1)
-        rows = np.arange(len(passed))
-        within = self.cells[rows, cell]
-        part = np.where(within > 0, (wanted - passed[rows, cell] + within) / np.where(within > 0, within, 1.0), 0.5)
-        return _EDGES[cell] + (_EDGES[cell + 1] - _EDGES[cell]) * np.clip(part, 0.0, 1.0)
+
+def _below(passed: Loads, wanted: Loads) -> Loads:
+    """The error that so many are below, of each row of sums over cells."""
+    cell = np.minimum((passed < wanted[:, None]).sum(axis=1), _CELLS - 1)
+    rows = np.arange(len(passed))
+    before = np.where(cell > 0, passed[rows, cell - 1], 0.0)
+    within = passed[rows, cell] - before
+    part = np.where(within > 0, (wanted - before) / np.where(within > 0, within, 1.0), 0.5)
+    found: Loads = _EDGES[cell] + (_EDGES[cell + 1] - _EDGES[cell]) * np.clip(part, 0.0, 1.0)
+    return found
+
+
+class Growth:
+    """How errors grow with load: as which of its powers, by regression of their logarithms.
+
+    Errors by chance grow with the root, and those of what all users do together with the load itself; where load comes
+    and goes at will they do not grow, and a plan in parts of the load would be far too high just when that is high.
+    """
+
+    def __init__(self, period_steps: float) -> None:
+        self._kept = float(np.exp(-1 / max(_LEAST_LATE_STEPS, period_steps)))
+        self.sums: Loads = np.array([0.0, 0.0, 0.0, _PRIOR_GROWTH, _PRIOR_GROWTH * _PRIOR_POWER])
+
+    def add(self, loads: Loads, errors: Loads) -> None:
+        """Forecasts and how far off they were, both relative to the usual load."""
+        across, up = np.log(np.maximum(loads, 0.05)), np.log(np.maximum(np.abs(errors), 0.003))
+        self.sums *= self._kept
+        self.sums += np.array([1.0, across.mean(), up.mean(), (across**2).mean(), (across * up).mean()])
+
+    @property
+    def power(self) -> float:
+        """Between 0 and 1."""
+        count, across, up, squares, products = self.sums.tolist()
+        spread = squares - (across**2 / count if count else 0.0)
+        if spread <= 0:
+            return _PRIOR_POWER
+        return float(min(1.0, max(0.0, (products - (across * up / count if count else 0.0)) / spread)))

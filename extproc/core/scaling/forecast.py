@@ -1,151 +1,138 @@
-"""What load to expect one cold start ahead, and what to plan for: level, trend and season, mixed by their errors."""
+"""What load to expect one cold start ahead, and what to plan for: simple forecasts, mixed by their own errors."""
 
 from __future__ import annotations
 
-from collections import deque
-from math import floor, inf, isfinite, nan
+from math import floor, isfinite, nan
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from extproc.core.scaling.errors import Errors
-from extproc.core.scaling.history import History, grid
+from extproc.core.scaling.errors import Errors, Growth
+from extproc.core.scaling.experts import EXPERTS, Experts, Remembered
+from extproc.core.scaling.history import History, Step, grid
 from extproc.core.scaling.recommendation import Forecast
-from extproc.core.scaling.seasons import WEEK, Season
-from extproc.core.scaling.trends import Trend
+
+Loads = NDArray[np.float64]
 
 HORIZONS_STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48])
-_JUMP = 5.0  # standard errors
-_JUMP_SHARE = 0.25
+_VERSION = 1
 _LEAST_LOAD = 0.02  # instances: below it, errors are not seen relative to the load
+_LEAST_SHARE = 0.05  # of the usual load, likewise
 
 
 class _Said(NamedTuple):
     """A forecast that waits for what comes."""
 
-    row: int
-    experts: NDArray[np.float64]
+    row: int  # of the horizon
+    experts: Loads
     mixture: float
     size: float
     spread: float
 
 
+class _Dump(msgspec.Struct, kw_only=True):
+    """All that is learned. Arrays are bytes of float32."""
+
+    version: int
+    period_s: float
+    at_s: float
+    newest_bucket: int
+    loads: bytes
+    remembered: Remembered
+    errors: list[bytes]
+    growth: bytes
+
+
 class Forecaster:
-    """Learns from one load, in instances that it fills, and tells what it will be in some minutes."""
+    """Learns from one load, in instances that it would fill, and tells what it will be in some minutes.
+
+    Time is cut into steps of a period's 144th (a second at least, a minute at most: `history.grid`), and what is
+    forecast is the mean load of a step: shorter peaks are the queues' affair. At the end of each step nine simple
+    forecasts (`experts`) are written down for twelve horizons and held against what comes; the smaller the errors of
+    one at a horizon of late, the more it counts there. How far the mixture was off tells how much more to plan for.
+    """
 
     def __init__(self, period_s: float) -> None:
         """`period_s`: after which load is expected to come again. Raises ValueError if it is not above 0."""
+        self._begin(period_s)
+
+    def _begin(self, period_s: float) -> None:
         self._history = History(grid(period_s))
         cut = self._history.grid
-        slow_s = max(period_s / 24, 2 * cut.step_s)
-        memories_s = (cut.step_s, (cut.step_s * slow_s) ** 0.5, slow_s)
-        self._trends = [Trend(memory_s=memory_s) for memory_s in memories_s]
-        self._ratios = [(Trend(memory_s=memory_s), Trend(memory_s=memory_s)) for memory_s in memories_s[1:]]
-        self._season = Season(self._history)
-        self._week = Season(self._history, (WEEK, 2 * WEEK))
-        experts = 3 + 3 + len(self._ratios) + 1
-        self._errors = Errors(HORIZONS_STEPS, experts, cut.steps * cut.buckets)
-        self._waiting: dict[int, list[_Said]] = {}
-        self._at_s = nan
-        self._usual = 0.0
-        self._usual_s = 0.0
-        self._noise = 0.0
-        self._noise_s = 0.0
-        self._last = (0.0, 0.0)
-        self._looks: deque[tuple[float, float]] = deque(maxlen=6)
-        self._shares: dict[bytes, NDArray[np.float64]] = {}
-        self._wide: dict[float, NDArray[np.float64]] = {}
-        self.jumps = 0
+        self._experts = Experts(self._history)
+        self._errors = Errors(HORIZONS_STEPS, EXPERTS, cut.steps * cut.buckets)
+        self._growth = Growth(cut.steps * cut.buckets)
+        self._waiting: dict[int, list[_Said]] = {}  # by step
+        self._at_s = nan  # of the last look
+        self._shares: dict[bytes, Loads] = {}  # by which experts know anything; as of the last judgement
+        self._wide: dict[float, Loads] = {}  # by quantile; likewise
 
     def add(self, at_s: float, load: float, covers_s: float) -> None:
-        """The load (mean) of the last `covers_s` seconds before `at_s`. What is not newer than the last is ignored."""
-        passed_s = 0.0 if not isfinite(self._at_s) else at_s - self._at_s
+        """The mean load of the last `covers_s` seconds before `at_s`.
+
+        A look that is older than the last one, covers nothing or has no finite load is left out.
+        """
+        passed_s = at_s - self._at_s if isfinite(self._at_s) else 0.0
         if covers_s <= 0 or passed_s < 0 or not isfinite(load):
             return
         self._at_s = at_s
-        for trend in self._trends:
-            trend.move(passed_s)
-        jumped = self._jump(load, covers_s)
-        self._count_noise(load, covers_s)
-        for trend in self._trends:
-            trend.add(load, covers_s)
-            if jumped is not None:
-                trend.begin(*jumped)
+        self._experts.add(at_s, load, covers_s, passed_s)
         closed = self._history.add(at_s, load, covers_s)
-        [season] = self._season.at([at_s - covers_s / 2])
-        for ours, theirs in self._ratios:
-            ours.move(passed_s)
-            theirs.move(passed_s)
-            if isfinite(season):
-                ours.add(load, covers_s)
-                theirs.add(season, covers_s)
-                if jumped is not None:
-                    ours.begin(*jumped)
-                    theirs.begin(season, jumped[1])
         for step in closed:
-            for said in self._waiting.pop(step.number, ()):
-                self._errors.judge(
-                    said.row,
-                    (step.load - said.experts) / said.size,
-                    (step.load - said.mixture) / said.size,
-                    said.spread,
-                )
+            self._judge(step)
         if closed:
             self._shares.clear()
             self._wide.clear()
-            self._promise(at_s)
+            self._write_down(at_s)
 
-    def _jump(self, load: float, covers_s: float) -> tuple[float, float] | None:
-        """Mean load and length of the latest looks, if by no chance they go on with what was before."""
-        self._looks.append((load, covers_s))
-        line, grain = self._trends[1], self._grain
-        if line.seconds < self._history.grid.step_s or not isfinite(grain):
-            return None
-        base, seconds, total = line.after(0.0, grain), 0.0, 0.0
-        found, most = None, _JUMP
-        for one, covers in reversed(self._looks):
-            seconds, total = seconds + covers, total + one * covers
-            off = total / seconds - base
-            chance = grain * (max(base, total / seconds) / seconds + base / line.seconds)
-            sigmas = abs(off) / chance**0.5 if chance else 0.0
-            if abs(off) > _JUMP_SHARE * max(base, _LEAST_LOAD) and sigmas > most:
-                found, most = (total / seconds, seconds), sigmas
-        if found:
-            self._looks.clear()
-            self.jumps += 1
-        return found
+    def forecast(self, at_s: float, horizon_s: float, quantile: float) -> Forecast:
+        """What to expect `horizon_s` after `at_s`, and what to plan for.
 
-    def _count_noise(self, load: float, covers_s: float) -> None:
-        """Mean load, and the noise upon it: von Neumann's successive differences, which a trend leaves alone."""
-        kept = np.exp(-covers_s / self._history.grid.period_s)
-        self._usual = kept * self._usual + load * covers_s
-        self._usual_s = kept * self._usual_s + covers_s
-        before, before_s = self._last
-        if before_s:
-            kept = np.exp(-covers_s / (self._history.grid.period_s / 12))
-            squared = (load - before) ** 2 / (1 / covers_s + 1 / before_s)
-            self._noise = kept * self._noise + squared * covers_s
-            self._noise_s = kept * self._noise_s + (load + before) / 2 * covers_s
-        self._last = (load, covers_s)
+        The load `horizon_s` ahead, as the mean of a step, stays below `planned` with a chance of about `quantile`;
+        bursts that nothing announced may take from it up to 0.6 of what may be missed (`errors.Errors.quantile`).
+        Before anything was seen all is 0.
+        """
+        if not isfinite(self._at_s):
+            return Forecast(now=0.0, horizon_s=horizon_s, expected=0.0, planned=0.0)
+        places_s = HORIZONS_STEPS * self._history.grid.step_s
+        between_s = places_s[(places_s > 0) & (places_s < horizon_s)].tolist()
+        horizons_s = [0.0, *between_s, horizon_s]
+        rows = np.abs(places_s - np.array(horizons_s)[:, None]).argmin(axis=1)
+        late_s = max(0.0, at_s - self._at_s)
+        _, mixture = self._mixture([late_s + ahead_s for ahead_s in horizons_s], rows)
+        if quantile not in self._wide:
+            self._wide[quantile] = self._errors.quantile(quantile) * self._errors.spread
+        planned = mixture + np.interp(horizons_s, places_s, self._wide[quantile]) * self._size(mixture)
+        return Forecast(
+            now=float(mixture[0]),
+            horizon_s=horizon_s,
+            expected=float(mixture[-1]),
+            planned=max(0.0, float(planned.max())),
+        )
 
-    @property
-    def _grain(self) -> float:
-        """Variance of a mean over one second for each unit of load: what one request is, if they come by chance."""
-        return self._noise / self._noise_s if self._noise_s else inf
+    def _mixture(self, horizons_s: list[float], rows: NDArray[np.intp]) -> tuple[Loads, Loads]:
+        """Of experts [horizon, expert] and all together [horizon], after the last look; `rows`: whose errors hold."""
+        experts = self._experts.after(self._at_s, horizons_s)
+        known: NDArray[np.bool_] = np.asarray(np.isfinite(experts).all(axis=0))
+        key = known.tobytes()
+        if key not in self._shares:
+            self._shares[key] = self._errors.weights(known)
+        return experts, (np.where(known, experts, 0.0) * self._shares[key][rows]).sum(axis=1)
 
-    def _size(self, loads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By how much a load of this size may be off: between its root (chance) and itself (bursts)."""
-        usual = max(_LEAST_LOAD, self._usual / self._usual_s if self._usual_s else 0.0)
-        return np.maximum(loads, max(0.05 * usual, _LEAST_LOAD)) ** 0.75 * usual**0.25
+    def _size(self, loads: Loads) -> Loads:
+        """What errors at such loads are relative to."""
+        usual, power = max(_LEAST_LOAD, self._experts.usual), self._growth.power
+        sizes: Loads = np.maximum(loads, max(_LEAST_SHARE * usual, _LEAST_LOAD)) ** power * usual ** (1 - power)
+        return sizes
 
-    def _promise(self, at_s: float) -> None:
+    def _write_down(self, at_s: float) -> None:
         """Keep what is forecast now for the steps ahead, until they are over."""
         step_s = self._history.grid.step_s
         current = floor(at_s / step_s)
-        horizons_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
-        experts, mixture = self._mixture(horizons_s, np.arange(len(HORIZONS_STEPS)))
+        middles_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
+        experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
         sizes, spread = self._size(mixture), self._errors.spread
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
             said = _Said(row, experts[row], float(mixture[row]), float(sizes[row]), float(spread[row]))
@@ -153,48 +140,60 @@ class Forecaster:
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]
 
-    def _mixture(self, horizons_s: list[float], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        experts = self._experts(horizons_s)
-        known = np.isfinite(experts)
-        weights = self._weights_by_row(known, rows)
-        return experts, (np.where(known, experts, 0.0) * weights).sum(axis=1)
+    def _judge(self, step: Step) -> None:
+        """Hold what was forecast for this step against what came."""
+        told = self._waiting.pop(step.number, [])
+        for said in told:
+            off = (step.load - said.mixture) / said.size
+            self._errors.judge(said.row, (step.load - said.experts) / said.size, off, said.spread)
+        if told:
+            usual = max(_LEAST_LOAD, self._experts.usual)
+            mixtures = np.array([said.mixture for said in told])
+            self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
 
-    def _weights_by_row(self, known: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Shares [row, expert]; kept until the next errors are judged."""
-        pattern = known.all(axis=0)
-        key = pattern.tobytes()
-        if key not in self._shares:
-            self._shares[key] = self._errors.weights(np.broadcast_to(pattern, (len(HORIZONS_STEPS), len(pattern))))
-        return self._shares[key][rows]
-
-    def _experts(self, horizons_s: list[float]) -> NDArray[np.float64]:
-        grain = self._grain
-        levels = [[trend.level] * len(horizons_s) for trend in self._trends]
-        lines = [[trend.after(horizon_s, grain) for horizon_s in horizons_s] for trend in self._trends]
-        times_s = [self._at_s + horizon_s for horizon_s in horizons_s]
-        season, week = self._season.at(times_s), self._week.at(times_s)
-        seasons = []
-        for ours, theirs in self._ratios:
-            small = 0.02 * self._usual / self._usual_s
-            ratio = (ours.level + small) / (theirs.level + small) if theirs.seconds else nan
-            seasons.append([ratio * value for value in season])
-        seasons.append(week)
-        return np.array(levels + lines + seasons).T
-
-    def forecast(self, at_s: float, horizon_s: float, quantile: float) -> Forecast:
-        """What to expect `horizon_s` after `at_s`, and what to plan for so that the load stays below with this chance."""
-        step_s = self._history.grid.step_s
-        if not isfinite(self._at_s):
-            return Forecast(now=0.0, horizon_s=horizon_s, expected=0.0, planned=0.0)
-        late_s = max(0.0, at_s - self._at_s)
-        places = (HORIZONS_STEPS + 0.0) * step_s
-        horizons = [0.0, *places[(places > 0) & (places < horizon_s)].tolist(), horizon_s]
-        rows = np.array([int(np.abs(places - horizon).argmin()) for horizon in horizons])
-        _, mixture = self._mixture([late_s + horizon for horizon in horizons], rows)
-        if quantile not in self._wide:
-            self._wide[quantile] = self._errors.quantile(quantile) * self._errors.spread
-        wide = np.interp(horizons, places, self._wide[quantile])
-        planned = np.maximum(0.0, mixture + wide * self._size(mixture))
-        return Forecast(
-            now=float(mixture[0]), horizon_s=horizon_s, expected=float(mixture[-1]), planned=float(planned.max())
+    def dump(self) -> bytes:
+        """All that was learned, about 30 kB; forecasts that wait for what comes are left out."""
+        return msgspec.msgpack.encode(
+            _Dump(
+                version=_VERSION,
+                period_s=self._history.grid.period_s,
+                at_s=self._at_s if isfinite(self._at_s) else -1.0,
+                newest_bucket=self._history.newest,
+                loads=_packed(self._history.all_loads()),
+                remembered=self._experts.remembered,
+                errors=[_packed(part) for part in self._errors.parts()],
+                growth=_packed(self._growth.sums),
+            )
         )
+
+    def load(self, data: bytes, at_s: float) -> bool:
+        """Take over what another one has dumped, in place of what is known; whether it was taken.
+
+        Left alone: what is no dump, or one of another version, of another period, or from after `at_s`.
+        """
+        try:
+            dump = msgspec.msgpack.decode(data, type=_Dump)
+        except msgspec.DecodeError:
+            return False
+        period_s = self._history.grid.period_s
+        if dump.version != _VERSION or dump.period_s != period_s or not 0 <= dump.at_s <= at_s:
+            return False
+        self._begin(period_s)
+        try:
+            self._history.restore(dump.newest_bucket, _unpacked(dump.loads))
+            self._errors.restore([_unpacked(part) for part in dump.errors])
+        except ValueError:  # cut off, or padded
+            self._begin(period_s)
+            return False
+        self._growth.sums = _unpacked(dump.growth)
+        self._experts.remembered = dump.remembered
+        self._at_s = dump.at_s
+        return True
+
+
+def _packed(values: Loads) -> bytes:
+    return values.astype("<f4").tobytes()
+
+
+def _unpacked(data: bytes) -> Loads:
+    return np.frombuffer(data, "<f4").astype(np.float64)

@@ -81,9 +81,7 @@ class History:
     def _closed(self, current: int) -> list[Step]:
         over = sorted(number for number in self._open if number < current)
         sums = [(number, self._open.pop(number)) for number in over]
-        return [
-            Step(number, total / seconds) for number, (total, seconds) in sums if seconds >= 0.5 * self.grid.step_s
-        ]
+        return [Step(number, total / seconds) for number, (total, seconds) in sums if seconds >= 0.5 * self.grid.step_s]
 
     def _into_bucket(self, bucket: int, load: float, seconds: float) -> None:
         size = len(self._seconds)

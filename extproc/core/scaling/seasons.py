@@ -58,7 +58,8 @@ class Season:
         peaks = np.where(
             there & (shapes > 0), around[:, :, len(self._near) // 2] / np.where(shapes > 0, shapes, 1.0), np.nan
         )
-        return shape * self._agreed(peaks)
+        expected: NDArray[np.float64] = shape * self._agreed(peaks)
+        return expected
 
     def _newer(self, same: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the buckets around are not over yet."""
@@ -66,7 +67,7 @@ class Season:
 
     @staticmethod
     def _agreed(peaks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The median of what periods say and of one more that knows of no peak; of the middle two the nearer to 1."""
+        """How high the peak at each bucket is, over the shape: the median of what periods say and of one more that knows of no peak; of the middle two the nearer to 1."""
         low, high = _middle(np.concatenate([peaks, np.ones((len(peaks), 1))], axis=1))
         return np.where(low > 1, low, np.minimum(high, 1.0))
 

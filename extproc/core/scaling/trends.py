@@ -7,7 +7,7 @@ from math import exp
 import msgspec
 
 _DAMPED = 2.0  # times as long as a slope was seen, it is followed: loads turn
-_CHANCE = 4.0  # squared standard errors at which half of a slope is believed
+_CHANCE = 1.0  # squared standard errors at which half of a slope is believed
 
 
 class Trend(msgspec.Struct, kw_only=True):
@@ -18,7 +18,7 @@ class Trend(msgspec.Struct, kw_only=True):
 
     memory_s: float
     seconds: float = 0.0
-    time: float = 0.0  # seconds x s before the latest time (so: below 0)
+    time: float = 0.0  # seconds x s since the latest time (so: below 0)
     time_squared: float = 0.0
     load: float = 0.0  # seconds x load
     load_time: float = 0.0
@@ -33,7 +33,7 @@ class Trend(msgspec.Struct, kw_only=True):
         self.seconds *= kept
 
     def add(self, load: float, covers_s: float) -> None:
-        """The load of the last `covers_s` seconds, as if all of it had been in their middle."""
+        """The load of the last `covers_s` seconds."""
         middle_s = -covers_s / 2
         self.seconds += covers_s
         self.time += covers_s * middle_s
@@ -43,7 +43,7 @@ class Trend(msgspec.Struct, kw_only=True):
 
     def begin(self, load: float, seconds: float) -> None:
         """Forget all but this: a mean over the last seconds, without a slope."""
-        self.seconds = self.load_time = self.time = self.time_squared = self.load = 0.0
+        self.seconds = self.time = self.time_squared = self.load = self.load_time = 0.0
         self.add(load, seconds)
 
     @property
@@ -53,19 +53,17 @@ class Trend(msgspec.Struct, kw_only=True):
 
     def slope(self, grain: float) -> float:
         """Load per second, as far as it is beyond chance. `grain`: variance of a mean over one second per load."""
-        if not self.seconds:
-            return 0.0
-        spread = self.time_squared - self.time**2 / self.seconds
+        spread = self.time_squared - self.time**2 / self.seconds if self.seconds else 0.0
         if spread <= 0:
             return 0.0
         slope = (self.load_time - self.time * self.load / self.seconds) / spread
         squared = slope**2 * spread  # over the variance: squared standard errors
         return slope * squared / (squared + _CHANCE * grain * self.level) if squared else 0.0
 
-    def after(self, horizon_s: float, grain: float) -> float:
-        """Load at the horizon if the slope wears off as it should."""
+    def after(self, horizon_s: float, slope: float) -> float:
+        """Load at the horizon if this slope wears off: it is followed about as far as it was seen."""
         if not self.seconds:
             return 0.0
         damped_s = _DAMPED * self.seconds
         ahead_s = damped_s * (1 - exp(-horizon_s / damped_s)) - self.time / self.seconds
-        return max(0.0, self.level + self.slope(grain) * ahead_s)
+        return max(0.0, self.level + slope * ahead_s)
