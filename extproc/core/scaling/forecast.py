@@ -28,7 +28,6 @@ class _Said(NamedTuple):
     row: int  # of the horizon
     experts: Loads
     mixture: float
-    size: float
     spread: float
 
 
@@ -133,9 +132,9 @@ class Forecaster:
         current = floor(at_s / step_s)
         middles_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
         experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
-        sizes, spread = self._size(mixture), self._errors.spread
+        spread = self._errors.spread
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
-            said = _Said(row, experts[row], float(mixture[row]), float(sizes[row]), float(spread[row]))
+            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]))
             self._waiting.setdefault(current + ahead, []).append(said)
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]
@@ -143,13 +142,15 @@ class Forecaster:
     def _judge(self, step: Step) -> None:
         """Hold what was forecast for this step against what came."""
         told = self._waiting.pop(step.number, [])
-        for said in told:
-            off = (step.load - said.mixture) / said.size
-            self._errors.judge(said.row, (step.load - said.experts) / said.size, off, said.spread)
-        if told:
-            usual = max(_LEAST_LOAD, self._experts.usual)
-            mixtures = np.array([said.mixture for said in told])
-            self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
+        if not told:
+            return
+        mixtures = np.array([said.mixture for said in told])
+        sizes = self._size(mixtures)  # of now: what is usual may not have been known when they were written down
+        for said, size in zip(told, sizes.tolist(), strict=True):
+            off = (step.load - said.mixture) / size
+            self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread)
+        usual = max(_LEAST_LOAD, self._experts.usual)
+        self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
 
     def dump(self) -> bytes:
         """All that was learned, about 30 kB; forecasts that wait for what comes are left out."""

@@ -67,7 +67,10 @@ class Season:
 
     @staticmethod
     def _agreed(peaks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How high the peak at each bucket is, over the shape: the median of what periods say and of one more that knows of no peak; of the middle two the nearer to 1."""
+        """How high the peak at each bucket is: the median of what periods say and of one more that knows of none.
+
+        Of an even number it is the one of the middle two that is nearer to 1.
+        """
         low, high = _middle(np.concatenate([peaks, np.ones((len(peaks), 1))], axis=1))
         return np.where(low > 1, low, np.minimum(high, 1.0))
 
