@@ -29,6 +29,7 @@ class _Said(NamedTuple):
     experts: Loads
     mixture: float
     spread: float
+    trust: float
 
 
 class _Dump(msgspec.Struct, kw_only=True):
@@ -55,14 +56,12 @@ class Forecaster:
 
     def __init__(self, period_s: float) -> None:
         """`period_s`: after which load is expected to come again. Raises ValueError if it is not above 0."""
-        self._begin(period_s)
+        history = History(grid(period_s))
+        self._begin(history, _errors(history), _growth(history))
 
-    def _begin(self, period_s: float) -> None:
-        self._history = History(grid(period_s))
-        cut = self._history.grid
-        self._experts = Experts(self._history)
-        self._errors = Errors(HORIZONS_STEPS, EXPERTS, cut.steps * cut.buckets)
-        self._growth = Growth(cut.steps * cut.buckets)
+    def _begin(self, history: History, errors: Errors, growth: Growth) -> None:
+        self._history, self._errors, self._growth = history, errors, growth
+        self._experts = Experts(history)
         self._waiting: dict[int, list[_Said]] = {}  # by step
         self._at_s = nan  # of the last look
         self._shares: dict[bytes, Loads] = {}  # by which experts know anything; as of the last judgement
@@ -132,9 +131,9 @@ class Forecaster:
         current = floor(at_s / step_s)
         middles_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
         experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
-        spread = self._errors.spread
+        spread, trust = self._errors.spread, self._errors.trust
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
-            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]))
+            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]), float(trust[row]))
             self._waiting.setdefault(current + ahead, []).append(said)
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]
@@ -148,7 +147,7 @@ class Forecaster:
         sizes = self._size(mixtures)  # of now: what is usual may not have been known when they were written down
         for said, size in zip(told, sizes.tolist(), strict=True):
             off = (step.load - said.mixture) / size
-            self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread)
+            self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread, said.trust)
         usual = max(_LEAST_LOAD, self._experts.usual)
         self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
 
@@ -179,17 +178,26 @@ class Forecaster:
         period_s = self._history.grid.period_s
         if dump.version != _VERSION or dump.period_s != period_s or not 0 <= dump.at_s <= at_s:
             return False
-        self._begin(period_s)
+        history = History(self._history.grid)
+        errors, growth = _errors(history), _growth(history)
         try:
-            self._history.restore(dump.newest_bucket, _unpacked(dump.loads))
-            self._errors.restore([_unpacked(part) for part in dump.errors])
-        except ValueError:  # cut off, or padded
-            self._begin(period_s)
+            history.restore(dump.newest_bucket, _unpacked(dump.loads))
+            errors.restore([_unpacked(part) for part in dump.errors])
+            growth.sums = _unpacked(dump.growth).reshape(growth.sums.shape)
+        except ValueError:  # something is missing
             return False
-        self._growth.sums = _unpacked(dump.growth)
+        self._begin(history, errors, growth)
         self._experts.remembered = dump.remembered
         self._at_s = dump.at_s
         return True
+
+
+def _errors(history: History) -> Errors:
+    return Errors(HORIZONS_STEPS, EXPERTS, history.grid.steps * history.grid.buckets)
+
+
+def _growth(history: History) -> Growth:
+    return Growth(history.grid.steps * history.grid.buckets)
 
 
 def _packed(values: Loads) -> bytes:
