@@ -18,8 +18,6 @@ _PRIOR_STEPS = 10.0  # forecasts that the prior counts for, and beyond them
 _PRIOR_HORIZONS = 1.5  # horizons: what was forecast within one of them is not known apart
 _FADING_STEPS = 4.0  # and half the horizon: in so many steps the prior of the spread fades
 _PRIOR_ERROR = 0.2  # of the load, one step ahead; twice that 12 steps ahead
-_FAR = 5.0  # times the distance from the median to the 80th percentile: over 4 standard deviations of chance
-_BURSTS = 0.6  # of what may be missed
 _PRIOR_POWER = 0.75
 _PRIOR_GROWTH = 3.0  # steps at loads as far from the usual as e is from 1
 _REACH = 4.0  # spreads; beyond it all the same
@@ -72,10 +70,10 @@ class Errors:
         shares: Loads = trust / trust.sum(axis=1, keepdims=True)
         return shares
 
-    def judge(self, row: int, experts: Loads, mixture: float, spread: float, trust: float) -> None:
+    def judge(self, row: int, experts: Loads, mixture: float, spread: float) -> None:
         """One load has come: errors of what experts (NaN: said nothing) and the mixture had forecast for it.
 
-        `spread` and `trust`: what they were when that was told.
+        `spread`: what it was when that was told.
         """
         limit = _OUTLIER * float(self.spread[row])
         said = np.isfinite(experts)
@@ -87,7 +85,7 @@ class Errors:
         self._judged[row] = self._soon * self._judged[row] + 1
         self._cells[row] *= self._late
         cell = int(np.searchsorted(_EDGES, mixture / spread)) - 1
-        self._cells[row, min(_CELLS - 1, max(0, cell))] += trust
+        self._cells[row, min(_CELLS - 1, max(0, cell))] += 1
 
     @property
     def spread(self) -> Loads:
@@ -96,25 +94,13 @@ class Errors:
         spread: Loads = np.sqrt((self._own + prior) / (self._judged + self._prior)) + 1e-6
         return spread
 
-    @property
-    def trust(self) -> Loads:
-        """How much of the spread is its own: an error in spreads that were the prior's says little."""
-        trust: Loads = self._own / (self._own + self._prior * self._prior_squared)
-        return trust
-
     def quantile(self, share: float) -> Loads:
-        """The error, in spreads, that this share of the errors was below, by horizon.
+        """The error, in spreads, that this share of the errors was below, by horizon; at most four spreads.
 
-        Bursts that nothing announces are not planned for as long as they are few: errors beyond four usual deviations
-        are left out, up to 0.6 of the share that may be missed. Else a plan would leap by a whole burst whenever these
-        are about as frequent as misses may be; who wants to have room for them asks for a higher share.
+        So rare bursts that nothing announces are planned for in part only, whatever the share.
         """
         passed = np.cumsum(self._cells, axis=1)
-        total = passed[:, -1]
-        middle, usual = _below(passed, 0.5 * total), _below(passed, 0.8 * total)
-        far = _EDGES[None, :-1] > (middle + _FAR * (usual - middle))[:, None]
-        bursts = np.minimum(np.where(far, self._cells, 0.0).sum(axis=1), _BURSTS * (1 - share) * total)
-        return _below(passed, share * (total - bursts))
+        return _below(passed, share * passed[:, -1])
 
 
 def _below(passed: Loads, wanted: Loads) -> Loads:

@@ -29,7 +29,6 @@ class _Said(NamedTuple):
     experts: Loads
     mixture: float
     spread: float
-    trust: float
 
 
 class _Dump(msgspec.Struct, kw_only=True):
@@ -89,7 +88,7 @@ class Forecaster:
         """What to expect `horizon_s` after `at_s`, and what to plan for.
 
         The load `horizon_s` ahead, as the mean of a step, stays below `planned` with a chance of about `quantile`;
-        bursts that nothing announced may take from it up to 0.6 of what may be missed (`errors.Errors.quantile`).
+        bursts that nothing announces are planned for in part only (`errors.Errors.quantile`).
         Before anything was seen all is 0.
         """
         if not isfinite(self._at_s):
@@ -131,9 +130,9 @@ class Forecaster:
         current = floor(at_s / step_s)
         middles_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
         experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
-        spread, trust = self._errors.spread, self._errors.trust
+        spread = self._errors.spread
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
-            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]), float(trust[row]))
+            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]))
             self._waiting.setdefault(current + ahead, []).append(said)
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]
@@ -147,7 +146,7 @@ class Forecaster:
         sizes = self._size(mixtures)  # of now: what is usual may not have been known when they were written down
         for said, size in zip(told, sizes.tolist(), strict=True):
             off = (step.load - said.mixture) / size
-            self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread, said.trust)
+            self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread)
         usual = max(_LEAST_LOAD, self._experts.usual)
         self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
 

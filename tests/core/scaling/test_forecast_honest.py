@@ -98,3 +98,11 @@ def test_on_the_first_day_plans_are_wide_rather_than_short() -> None:
     report(f"first day: held {seen.held:.3f}  overshoot {seen.overshoot:+.3f}")
     assert seen.held >= 0.95
     assert seen.overshoot < 0.16
+
+
+def test_half_an_hour_after_the_start_the_quantile_is_already_what_it_says() -> None:
+    """The prior does not narrow plans once errors of its own are known: five chances of a steady load in the mean."""
+    loads = [by_chance(steady(40), DAY_S, DAY_S, seed) for seed in range(1, 6)]
+    held = sum(plans(looks, 180.0, after_s=1800.0).held for looks in loads) / len(loads)
+    report(f"five steady loads of 40 requests/s, from half an hour on: held {held:.3f}")
+    assert 0.93 <= held <= 0.975
