@@ -13,7 +13,8 @@ import msgspec
 from extproc.adapters.intents import Intents
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
-from extproc.commands import fleet_intents, fleet_profiles
+from extproc.adapters.traffic_counts import TrafficCounts
+from extproc.commands import fleet_intents, fleet_profiles, fleet_traffic
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet.fleet import Fleet, Member
 from extproc.core.speeds.speeds_told import merge
@@ -51,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show how fast each kind of instance has proven to be; its --json is for `extproc serve --profiles`",
     )
+    shown.add_argument(
+        "--traffic", action="store_true", help="show what routers have counted of the requests for each model"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
         if args.action is not None:
             raise ConfigError(f"--intents shows all models that are wanted; it does not {args.action} anything")
         return asyncio.run(_intents(args))
+    if args.traffic:
+        if args.action is not None:
+            raise ConfigError(f"--traffic shows all models; it does not {args.action} anything")
+        return asyncio.run(_traffic(args))
     if args.action is None:
         return asyncio.run(_watch(args) if args.watch else _show(args))
     if args.id is None:
@@ -109,6 +117,13 @@ async def _intents(args: argparse.Namespace) -> int:
     async with Registry(redis_settings(args), args.fleet) as registry:
         intents = await Intents(registry.link, registry.base).read()
     print(fleet_intents.as_json(intents) if args.json else fleet_intents.as_table(intents, args.fleet, time.time()))
+    return 0
+
+
+async def _traffic(args: argparse.Namespace) -> int:
+    async with Registry(redis_settings(args), args.fleet) as registry:
+        traffic = await TrafficCounts(registry.link, registry.base).read()
+    print(fleet_traffic.as_json(traffic) if args.json else fleet_traffic.as_table(traffic, args.fleet))
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from extproc.api.errors import SHED
 from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
+from extproc.core.scaling.tally import Tally
 from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
@@ -19,10 +20,16 @@ from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 class Observer:
     """Keeps no prompt text; rendering is left to whoever asks."""
 
-    def __init__(self, metrics: Metrics, served: Callable[[Outcome], Served | None] = lambda outcome: None) -> None:
-        """`served` tells which instance served a request, None if it is not known."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        served: Callable[[Outcome], Served | None] = lambda outcome: None,
+        tally: Tally | None = None,
+    ) -> None:
+        """`served` tells which instance served a request, None if it is not known; `tally` counts for an autoscaler."""
         self._metrics = metrics
         self._served = served
+        self._tally = tally
         self._recent = RecentDecisions()
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
@@ -39,6 +46,8 @@ class Observer:
             case _:
                 return
         self._count_held(exchange, reply)
+        if self._tally is not None:
+            self._count(self._tally, exchange, reply)
         material = exchange.material()
         if material is not None:
             self._recent.add(material, exchange.trace_id, reply.features if isinstance(reply, RouteTo) else None)
@@ -54,9 +63,17 @@ class Observer:
         if decision.reason in SHED:
             self._metrics.shed(request.request_class, decision.reason)
 
+    def _count(self, tally: Tally, exchange: Exchange, reply: Reply) -> None:
+        if isinstance(reply, RouteTo):
+            tally.routed(reply.features)
+        elif exchange.request is not None and exchange.decision is not None:
+            tally.refused(exchange.request, exchange.decision.reason)
+
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""
         self._metrics.finished(outcome, self._served(outcome))
+        if self._tally is not None:
+            self._tally.ended(outcome)
         self._recent.finish(outcome)
 
     def page(self) -> bytes:

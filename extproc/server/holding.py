@@ -58,6 +58,10 @@ class Holding:
         held = Counter(each.hold.request_class for each in self._waiting.values())
         return {kind: held[kind] for kind in RequestClass}
 
+    def by_model(self) -> Counter[str]:
+        """Requests that are held, by the likeliest model of each."""
+        return Counter(each.hold.model for each in self._waiting.values())
+
     def view(self) -> dict[str, object]:
         """What is held, as plain values for JSON: number, by class, by tenant (the most first), the longest wait."""
         tenants = Counter(each.hold.tenant for each in self._waiting.values())

@@ -25,14 +25,17 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.adapters.webhook import Webhook
 from extproc.config import ServeSettings
 from extproc.core.fleet.fleet import Change
 from extproc.core.router import Router
+from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
 from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
+from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
@@ -46,7 +49,8 @@ from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service
 from extproc.server.tasks import begin, end
-from extproc.server.views import fleet_view, gauges, guards, served
+from extproc.server.traffic_keeper import TrafficKeeper
+from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
 from extproc.stream.errands import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
@@ -81,7 +85,7 @@ async def serve(settings: ServeSettings) -> None:
             limits=charges.counts if charges is not None else None,
         )
     )
-    observer = Observer(metrics, partial(served, router))
+    observer, tally = observing(router, metrics)
     cold_waits = ColdWaits(router)
     service = Service(
         Shell(
@@ -106,7 +110,11 @@ async def serve(settings: ServeSettings) -> None:
         observer.explain,
         service.holding.view,
     )
-    async with registry, keeping_intents(router, registry, name, settings, metrics):
+    async with (
+        registry,
+        keeping_intents(router, registry, name, settings, metrics),
+        telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
+    ):
         profiles = ProfileKeeper(router.beliefs.speeds, ProfileMemory(registry.link, registry.base), name)
         keeper = PrefixKeeper(router, PrefixMemory(registry.link, registry.base))
         tasks = [
@@ -176,6 +184,26 @@ async def keeping_intents(
             yield
         finally:
             await end([task])
+
+
+def observing(router: Router, metrics: Metrics) -> tuple[Observer, Tally]:
+    """Who watches requests, and what that one counts of them for the autoscaler."""
+    tally = Tally(router.policy.classes)
+    return Observer(metrics, partial(served, router), tally), tally
+
+
+@asynccontextmanager
+async def telling_traffic(
+    tally: Tally, counts: TrafficCounts, router: Router, holding: Holding, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Tell what was counted of requests, and how many are held, for as long as the context is open."""
+    keeper = TrafficKeeper(tally, counts, partial(held_by_model, router, holding))
+    metrics.add(JudgedCollector(keeper.judged))
+    task = begin("traffic keeper", keeper.run())
+    try:
+        yield
+    finally:
+        await end([task])
 
 
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:

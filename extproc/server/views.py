@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from extproc.adapters.bookings import Bookings
@@ -86,6 +87,11 @@ def served(router: Router, outcome: Outcome) -> Served | None:
         instance.pipeline_parallel,
     )
     return Served(instance.key, profile.name.removeprefix(f"{features.model}/"))
+
+
+def held_by_model(router: Router, holding: Holding) -> Counter[str]:
+    """Requests that wait here, for room or for their model to be loaded."""
+    return holding.by_model() + router.cold.wishes.waiting
 
 
 def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:

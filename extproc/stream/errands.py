@@ -70,6 +70,7 @@ class Hold:
     tenant: str
     until_s: float
     full: frozenset[str] = frozenset()
+    model: str = ""  # the likeliest
 
 
 Errand = CountTokens | TakePlace | Charge | AwaitModel | Hold

@@ -42,7 +42,8 @@ class Admitting:
             return self._noted(answer)
         until_s = self._end_s = min(self._end_s, answer.until_s)
         request = options[0].request
-        turn = yield from moment.ask(Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full)))
+        hold = Hold(self._id, request.request_class, request.tenant, until_s, frozenset(full), request.model)
+        turn = yield from moment.ask(hold)
         waited_s = moment.now - now
         self.held_s = (self.held_s or 0.0) + waited_s
         if isinstance(turn, Choice):

@@ -51,6 +51,7 @@ FEATURES = features(
     batch_tokens=4000.5,
     engine_waiting=1,
     charge="1500 1800000000123456 a model with spaces",
+    request_class="long_context",
 )
 
 

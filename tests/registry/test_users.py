@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from extproc.adapters.intents import Intents
 from extproc.adapters.kv_log import START, KvLog, KvNews
+from extproc.adapters.leader import Leader
+from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
+from extproc.adapters.scaling_memory import ScalingMemory
+from extproc.adapters.start_memory import StartMemory
+from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.cli import main
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.values.instance import Lifecycle
@@ -22,7 +28,7 @@ from tests.redis_server import RedisServer
 from tests.registry.deployments import LONG_S, cluster_of_three, until
 
 ACL = Path(__file__).parents[2] / "redis" / "users.acl"
-USERS = ("agent", "router", "operator")
+USERS = ("agent", "router", "operator", "autoscaler")
 
 
 @pytest.fixture
@@ -92,6 +98,11 @@ FORBIDDEN: dict[str, tuple[tuple[str | int, ...], ...]] = {
         ("EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "extproc:{default}:seq"),
     ),
     "operator": (("XADD", "extproc:{default}:kv:a", "*", "d", "x"), ("ZADD", "extproc:{default}:ids", 1, "a")),
+    "autoscaler": (
+        ("DEL", "extproc:{default}:instance:a"),
+        ("ZADD", "extproc:{default}:ids", 1, "a"),
+        ("XADD", "extproc:{default}:kv:a", "*", "d", "x"),
+    ),
 }
 FORBIDDEN_TO_ALL: tuple[tuple[str | int, ...], ...] = (
     ("GET", "someone-else"),
@@ -108,6 +119,42 @@ FORBIDDEN_TO_ALL: tuple[tuple[str | int, ...], ...] = (
     ("REPLICAOF", "127.0.0.1", 1),
     ("SCRIPT", "FLUSH"),
 )
+
+
+async def test_an_autoscaler_can_do_its_work(server: RedisServer) -> None:
+    """It looks at everything, leads, remembers, drains and resumes."""
+    fleet, synced = Fleet(), asyncio.Event()
+    async with Registry(login(server, "agent")) as agent, Registry(login(server, "autoscaler")) as registry:
+        link, base = registry.link, registry.base
+        await agent.publish(instance("a"))
+        following = asyncio.create_task(registry.watch(fleet, synced=synced))
+        try:
+            await asyncio.wait_for(synced.wait(), LONG_S)
+            for lifecycle in (Lifecycle.DRAINING, None):
+                assert await registry.order("a", lifecycle)
+            leader = Leader(link, base, "one")
+            assert await leader.turn()
+            assert leader.fence is not None
+            assert await ScalingMemory(link, base).write(b"x", leader.fence)
+            assert await ScalingMemory(link, base).read() == b"x"
+            await leader.resign()
+            assert (await TrafficCounts(link, base).read()).routers == 0
+            assert await Intents(link, base).read() == ()
+            assert await ProfileMemory(link, base).read() == {}
+            assert await StartMemory(link, base).read(60.0) == {}
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+
+async def test_what_routers_have_learned_is_shared_and_shown(server: RedisServer) -> None:
+    """Speeds, by all who have something to do with them."""
+    async with Registry(login(server, "router")) as router:
+        await ProfileMemory(router.link, router.base).write("one", [])
+    for user in ("router", "operator", "autoscaler"):
+        async with Registry(login(server, user)) as registry:
+            assert await ProfileMemory(registry.link, registry.base).read() == {"one": ()}
 
 
 async def test_nobody_can_do_anything_else(server: RedisServer) -> None:

@@ -45,4 +45,5 @@ def features_of(
         # Waiting for a slot teaches nothing of loading.
         loading_s=loading_s if loading_s == load_s else 0.0,
         partner_key="" if partner is None else partner.instance.key,
+        request_class=request.request_class.value,
     )

@@ -13,11 +13,11 @@ _LEAST_LATE_STEPS = 36.0
 _POWER = 8.0  # weight of an expert: one over its mean squared error to this power
 _UNTRIED = 8.0  # steps for which one without a past counts as if it had been as good as the middle one
 _OUTLIER = 2.0  # errors beyond so many of the usual size count as this large: one burst decides nothing
+_EXPERT_OUTLIER = 6.0  # times the limit of the mixture
 _PRIOR_STEPS = 10.0  # forecasts that the prior counts for, and beyond them
 _PRIOR_HORIZONS = 1.5  # horizons: what was forecast within one of them is not known apart
+_FADING_STEPS = 4.0  # and half the horizon: in so many steps the prior of the spread fades
 _PRIOR_ERROR = 0.2  # of the load, one step ahead; twice that 12 steps ahead
-_FAR = 5.0  # times the distance from the median to the 80th percentile: over 4 standard deviations of chance
-_BURSTS = 0.6  # of what may be missed
 _PRIOR_POWER = 0.75
 _PRIOR_GROWTH = 3.0  # steps at loads as far from the usual as e is from 1
 _REACH = 4.0  # spreads; beyond it all the same
@@ -41,18 +41,21 @@ class Errors:
         self._tried: Loads = np.zeros((rows, experts))
         prior_steps = _PRIOR_STEPS + _PRIOR_HORIZONS * horizons_steps
         error = _PRIOR_ERROR * (1 + np.minimum(1.0, horizons_steps / 12))
-        self._variance: Loads = prior_steps / 2 * error**2
-        self._judged: Loads = prior_steps / 2
+        self._prior: Loads = prior_steps / 2  # steps that the prior's error still counts for
+        self._prior_squared: Loads = error**2
+        self._fading: Loads = 1 - 1 / (_FADING_STEPS + horizons_steps / 2)
+        self._own: Loads = np.zeros(rows)  # squared errors of the mixture
+        self._judged: Loads = np.zeros(rows)
         normal = np.exp(-(((_EDGES[1:] + _EDGES[:-1]) / 2) ** 2) / 2) * np.diff(_EDGES)
         self._cells: Loads = normal / normal.sum() * prior_steps[:, None]
 
     def parts(self) -> list[Loads]:
         """All that was learned."""
-        return [self._squares, self._tried, self._variance, self._judged, self._cells]
+        return [self._squares, self._tried, self._prior, self._own, self._judged, self._cells]
 
     def restore(self, parts: list[Loads]) -> None:
         """Take over what `parts` gave, flat. Raises ValueError if it was of another size."""
-        self._squares, self._tried, self._variance, self._judged, self._cells = (
+        self._squares, self._tried, self._prior, self._own, self._judged, self._cells = (
             part.reshape(own.shape) for part, own in zip(parts, self.parts(), strict=True)
         )
 
@@ -74,10 +77,11 @@ class Errors:
         """
         limit = _OUTLIER * float(self.spread[row])
         said = np.isfinite(experts)
-        off = np.minimum(np.abs(np.where(said, experts, 0.0)), 2 * limit)
+        off = np.minimum(np.abs(np.where(said, experts, 0.0)), _EXPERT_OUTLIER * limit)
         self._squares[row] = self._soon * self._squares[row] + off**2
         self._tried[row] = self._soon * self._tried[row] + said
-        self._variance[row] = self._soon * self._variance[row] + min(abs(mixture), limit) ** 2
+        self._prior[row] *= self._fading[row]
+        self._own[row] = self._soon * self._own[row] + min(abs(mixture), limit) ** 2
         self._judged[row] = self._soon * self._judged[row] + 1
         self._cells[row] *= self._late
         cell = int(np.searchsorted(_EDGES, mixture / spread)) - 1
@@ -86,22 +90,17 @@ class Errors:
     @property
     def spread(self) -> Loads:
         """Root of the mixture's mean squared error of late, by horizon."""
-        spread: Loads = np.sqrt(self._variance / self._judged) + 1e-6
+        prior = self._prior * self._prior_squared
+        spread: Loads = np.sqrt((self._own + prior) / (self._judged + self._prior)) + 1e-6
         return spread
 
     def quantile(self, share: float) -> Loads:
-        """The error, in spreads, that this share of the errors was below, by horizon.
+        """The error, in spreads, that this share of the errors was below, by horizon; at most four spreads.
 
-        Bursts that nothing announces are not planned for as long as they are few: errors beyond four usual deviations
-        are left out, up to 0.6 of the share that may be missed. Else a plan would leap by a whole burst whenever these
-        are about as frequent as misses may be; who wants to have room for them asks for a higher share.
+        So rare bursts that nothing announces are planned for in part only, whatever the share.
         """
         passed = np.cumsum(self._cells, axis=1)
-        total = passed[:, -1]
-        middle, usual = _below(passed, 0.5 * total), _below(passed, 0.8 * total)
-        far = _EDGES[None, :-1] > (middle + _FAR * (usual - middle))[:, None]
-        bursts = np.minimum(np.where(far, self._cells, 0.0).sum(axis=1), _BURSTS * (1 - share) * total)
-        return _below(passed, share * (total - bursts))
+        return _below(passed, share * passed[:, -1])
 
 
 def _below(passed: Loads, wanted: Loads) -> Loads:

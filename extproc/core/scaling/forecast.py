@@ -55,14 +55,12 @@ class Forecaster:
 
     def __init__(self, period_s: float) -> None:
         """`period_s`: after which load is expected to come again. Raises ValueError if it is not above 0."""
-        self._begin(period_s)
+        history = History(grid(period_s))
+        self._begin(history, _errors(history), _growth(history))
 
-    def _begin(self, period_s: float) -> None:
-        self._history = History(grid(period_s))
-        cut = self._history.grid
-        self._experts = Experts(self._history)
-        self._errors = Errors(HORIZONS_STEPS, EXPERTS, cut.steps * cut.buckets)
-        self._growth = Growth(cut.steps * cut.buckets)
+    def _begin(self, history: History, errors: Errors, growth: Growth) -> None:
+        self._history, self._errors, self._growth = history, errors, growth
+        self._experts = Experts(history)
         self._waiting: dict[int, list[_Said]] = {}  # by step
         self._at_s = nan  # of the last look
         self._shares: dict[bytes, Loads] = {}  # by which experts know anything; as of the last judgement
@@ -90,7 +88,7 @@ class Forecaster:
         """What to expect `horizon_s` after `at_s`, and what to plan for.
 
         The load `horizon_s` ahead, as the mean of a step, stays below `planned` with a chance of about `quantile`;
-        bursts that nothing announced may take from it up to 0.6 of what may be missed (`errors.Errors.quantile`).
+        bursts that nothing announces are planned for in part only (`errors.Errors.quantile`).
         Before anything was seen all is 0.
         """
         if not isfinite(self._at_s):
@@ -179,17 +177,26 @@ class Forecaster:
         period_s = self._history.grid.period_s
         if dump.version != _VERSION or dump.period_s != period_s or not 0 <= dump.at_s <= at_s:
             return False
-        self._begin(period_s)
+        history = History(self._history.grid)
+        errors, growth = _errors(history), _growth(history)
         try:
-            self._history.restore(dump.newest_bucket, _unpacked(dump.loads))
-            self._errors.restore([_unpacked(part) for part in dump.errors])
-        except ValueError:  # cut off, or padded
-            self._begin(period_s)
+            history.restore(dump.newest_bucket, _unpacked(dump.loads))
+            errors.restore([_unpacked(part) for part in dump.errors])
+            growth.sums = _unpacked(dump.growth).reshape(growth.sums.shape)
+        except ValueError:  # something is missing
             return False
-        self._growth.sums = _unpacked(dump.growth)
+        self._begin(history, errors, growth)
         self._experts.remembered = dump.remembered
         self._at_s = dump.at_s
         return True
+
+
+def _errors(history: History) -> Errors:
+    return Errors(HORIZONS_STEPS, EXPERTS, history.grid.steps * history.grid.buckets)
+
+
+def _growth(history: History) -> Growth:
+    return Growth(history.grid.steps * history.grid.buckets)
 
 
 def _packed(values: Loads) -> bytes:

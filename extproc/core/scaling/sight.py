@@ -18,8 +18,8 @@ class Counts:
 
     requests: float = 0.0  # that came, shed ones included; one that is asked again counts again
     shed: float = 0.0  # of these, refused because there was no room for them, or no instance
-    prompt_tokens: float = 0.0
-    cached_tokens: float = 0.0  # of the prompts', found in a KV cache
+    prompt_tokens: float = 0.0  # of all requests, as their router believed
+    cached_tokens: float = 0.0  # of these, found in a KV cache; those of shed requests are taken to be as often
     computed_squares: float = 0.0  # sum of the squares of what of each prompt was not cached; 0: not counted
     answers: float = 0.0  # that are over, and of which the tokens below are
     output_tokens: float = 0.0
@@ -27,6 +27,7 @@ class Counts:
     judged: float = 0.0  # answers that were held against the SLO of their class, batch left out
     late: float = 0.0  # of these, the first token came after the SLO's TTFT, the time in the router included
     slow: float = 0.0  # of these, the time per token was beyond the SLO's
+    paced: float = 0.0  # of these, the time per token was known: of so many `slow` is a share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Sight:
     instances: tuple[Instance, ...]
     counts: Mapping[str, Counts] = field(default_factory=dict)  # by model, as it was routed; shed ones as asked
     held: Mapping[str, int] = field(default_factory=dict)  # requests that wait in routers now, by model
+    routers: int | None = None  # that have told their counts within some seconds; None: not known. 0: we are blind
     wanted: frozenset[str] = frozenset()  # models that somebody asks for and no instance serves (load intents)
     speeds: Mapping[str, Speed] = field(default_factory=dict)  # learned, by pool; without one the table's profile holds
     starts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what starts took that were seen, by pool

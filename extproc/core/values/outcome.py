@@ -36,6 +36,7 @@ class Features:
     loading_s: float = 0.0  # of `ttft_s` and `queue_s`, what loading its adapter takes
     partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
     charge: str = ""  # to limits of tokens, as `core.limits.charge.Receipt` writes it; "": nothing was charged
+    request_class: str = ""  # of `core.values.request.RequestClass`; "": not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
