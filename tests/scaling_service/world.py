@@ -19,10 +19,12 @@ from extproc.core.scaling.sight import Counts
 from extproc.core.values.instance import Lifecycle, Load
 from extproc.demo.processes import Child, wait_for_line
 from tests.core.builders import MODEL, instance
+from tests.e2e.eventually import eventually
 from tests.processes import Processes
 
 LONG_S = 60.0
 POOL = "h100"
+QUICK = ("--settle-s", "0.5", "--lease-s", "1.5")
 POLICY = f"""
 autoscale:
   tick_s: 0.2
@@ -145,3 +147,28 @@ async def start_replica(processes: Processes, name: str, url: str, *flags: str) 
     )
     found = await wait_for_line(child, r"pages on port (\d+)", LONG_S)
     return Replica(child, f"http://127.0.0.1:{found[1]}")
+
+
+def policy_file(folder: Path, text: str = POLICY) -> str:
+    path = folder / "policy.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+async def starts(world: World) -> list[str]:
+    return world.started()
+
+
+async def ready(world: World) -> list[str]:
+    return [name for name, lifecycle in world.lifecycles.items() if lifecycle is Lifecycle.READY]
+
+
+async def turns(replica: Replica, count: int = 5) -> None:
+    """Wait until a leader has looked so many times more."""
+    for _ in range(count):
+        last = (await replica.page())["recommendations"][0]["at_s"]
+        await eventually(replica.page, lambda page, last=last: page["recommendations"][0]["at_s"] > last)
+
+
+def leads(page: dict[str, Any]) -> bool:
+    return bool(page["role"] == "leader")
