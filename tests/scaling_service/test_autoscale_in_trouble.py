@@ -1,4 +1,4 @@
-"""Leaders that die, commands that fail, a Redis that is lost: nothing is done twice, and nothing that ought not to be."""
+"""Leaders that die, commands that fail, a Redis that is lost: nothing is done twice, nor what ought not to be."""
 
 from __future__ import annotations
 

@@ -171,4 +171,5 @@ async def turns(replica: Replica, count: int = 5) -> None:
 
 
 def leads(page: dict[str, Any]) -> bool:
-    return bool(page["role"] == "leader")
+    """Whether it leads, and has said something."""
+    return bool(page["role"] == "leader" and page["recommendations"])
