@@ -24,6 +24,7 @@ _PRELOADED = """
     uvloop numpy grpc.aio aiohttp redis.asyncio extproc.cli
     extproc.commands.serve extproc.commands.agent extproc.commands.xds extproc.commands.engine
     extproc.server.run extproc.server.xds_run extproc.sim.engine.server
+    extproc.commands.autoscale extproc.scaling_service.run
 """.split()
 _POLL_S = 0.01
 

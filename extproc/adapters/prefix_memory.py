@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link
 
 _FIELD = "blocks"
+_WORD_BYTES = 8
 _MAX_WRITERS = 8  # who wrote last; a fleet of routers that is restarted one by one leaves twice as many
 DEFAULT_TTL_S = 600.0  # prefixes that nobody has used for so long are hardly worth knowing
 
@@ -28,7 +29,7 @@ class PrefixMemory:
     """Reads the memories of one fleet and writes one of them. `base` is `Registry.base`.
 
     `clock` is the time of day, in seconds: writers compare it with each other's to clean up, at `ttl_s` and not finer.
-    Both methods raise RegistryError.
+    All methods raise RegistryError.
     """
 
     def __init__(
@@ -58,6 +59,13 @@ class PrefixMemory:
         latest = sorted(known, key=known.__getitem__, reverse=True)[:_MAX_WRITERS]
         dumps = [await self._link.command("HGETALL", self._key(name, instance_key)) for name in latest]
         return merged_dumps([fields[1] for fields in dumps if fields]) or None
+
+    async def blocks(self, instance_key: str) -> int:
+        """How many blocks the router that knows most of an instance knows; without reading any."""
+        known = await self._known(instance_key)
+        latest = sorted(known, key=known.__getitem__, reverse=True)[:_MAX_WRITERS]
+        sizes = [await self._link.command("HSTRLEN", self._key(name, instance_key), _FIELD) for name in latest]
+        return max(map(int, sizes), default=0) // _WORD_BYTES
 
     async def _known(self, instance_key: str) -> dict[str, int]:
         """Who keeps something of an instance, and when it wrote last, in ms; long ago if that cannot be read."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from extproc.adapters.webhook import Target
+from extproc.commands.webhook_arguments import target
 from extproc.config import environment
-from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+    from extproc.adapters.webhook import Target
+
+_SECRET = "EXTPROC_INTENT_WEBHOOK_SECRET"
 
 
 def add_intent_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +33,4 @@ def add_intent_arguments(parser: argparse.ArgumentParser) -> None:
 
 def intent_target(args: argparse.Namespace) -> Target | None:
     """Whom to tell, None if nobody. Raises ConfigError."""
-    url: str = args.intent_webhook
-    if not url:
-        return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError("--intent-webhook must be a URL such as https://scaler.example/models")
-    return Target(url, _secret(args.intent_webhook_secret_file))
-
-
-def _secret(path: str) -> bytes:
-    if not path:
-        return os.environ.get("EXTPROC_INTENT_WEBHOOK_SECRET", "").encode()
-    try:
-        return Path(path).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"--intent-webhook-secret-file {path}: {error.strerror}") from error
+    return target("--intent-webhook", args.intent_webhook, args.intent_webhook_secret_file, _SECRET)

@@ -15,6 +15,7 @@ from extproc.core.limits.rules import Limits
 from extproc.core.models.cold import ColdPolicy
 from extproc.core.models.virtual import ModelPolicy
 from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.scaling.rules import ScalingRules
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
 from extproc.policy_file.admission import AdmissionSection, admission_of
@@ -22,6 +23,7 @@ from extproc.policy_file.classes import classes_of
 from extproc.policy_file.cold import ColdSection, cold_of
 from extproc.policy_file.limits import LimitsSection, limits_of
 from extproc.policy_file.models import ListedModel, ListedVirtual, Name, models_of
+from extproc.policy_file.scaling import ScalingSection, scaling_of
 from extproc.policy_file.zones import ListedCrossing, Way, zones_of
 
 
@@ -35,6 +37,7 @@ class OperatorPolicy:
     models: ModelPolicy = field(default_factory=ModelPolicy)
     admission: Admission | None = None  # None: nothing is held
     cold: ColdPolicy | None = None
+    autoscale: ScalingRules | None = None
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +58,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     context_window_fallbacks: dict[Name, tuple[Name, ...]] = {}
     admission: AdmissionSection | None = None
     cold: ColdSection | None = None
+    autoscale: ScalingSection | None = None
 
 
 def load_policy(path: Path) -> OperatorPolicy:
@@ -75,6 +79,7 @@ def load_policy(path: Path) -> OperatorPolicy:
             ),
             admission=admission_of(file.admission),
             cold=cold_of(file.cold, _named(file)),
+            autoscale=scaling_of(file.autoscale),
         )
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

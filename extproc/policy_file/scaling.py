@@ -1,0 +1,116 @@
+"""Which pools of instances there are, and how many instances each may have, in a policy file.
+
+autoscale:
+  busiest: 0.85
+  pools:
+    h100: {models: [llama-3.1-8b], hardware: h100_sxm, least: 1, most: 8, spare: 1}
+    a100: {models: [llama-3.1-8b], hardware: a100_sxm, least: 0, most: 16, price_per_hour: 1.8}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+import msgspec
+
+from extproc.core.scaling.rules import PoolRules, ScalingRules
+
+# A pool's name becomes part of ids of instances, of labels and of environment variables' values.
+_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LONGEST_PERIOD_S = 14 * 86_400.0
+
+
+class ListedPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pool; what is left out is as `core.scaling.rules` has it."""
+
+    models: tuple[str, ...]
+    hardware: str | None = None
+    tensor_parallel: int | None = None
+    least: int | None = None
+    most: int | None = None
+    spare: int | None = None
+    price_per_hour: float | None = None
+    start_s: float | None = None
+    idle_s: float | None = None
+    dwell_s: float | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class ScalingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section."""
+
+    tick_s: float | None = None
+    period_s: float | None = None
+    quantile: float | None = None
+    busiest: float | None = None
+    drain_s: float | None = None
+    pools: dict[str, ListedPool] = {}
+
+
+def scaling_of(section: ScalingSection | None) -> ScalingRules | None:
+    """The rules of a section, None without one. Raises ValueError."""
+    if section is None:
+        return None
+    pools = tuple(_pool(name, listed) for name, listed in section.pools.items())
+    _check_apart(pools)
+    given = {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
+    rules = ScalingRules(**given | {"pools": pools})
+    for name, least, most in (("tick_s", 0.1, 300.0), ("period_s", rules.tick_s, _LONGEST_PERIOD_S)):
+        if not least <= getattr(rules, name) <= most:
+            raise ValueError(f"autoscale: {name} must be from {least:g} to {most:g}")
+    if not 0.5 <= rules.quantile < 1:
+        raise ValueError("autoscale: quantile must be 0.5 or more, and less than 1")
+    if not 0 < rules.busiest <= 1:
+        raise ValueError("autoscale: busiest must be more than 0, and 1 at the most")
+    if not 0 <= rules.drain_s < inf:
+        raise ValueError("autoscale: drain_s must be 0 or more, and finite")
+    return rules
+
+
+def _pool(name: str, listed: ListedPool) -> PoolRules:
+    given: dict[str, Any] = {
+        field: value for field, value in msgspec.structs.asdict(listed).items() if value is not None
+    }
+    try:
+        if not _POOL.fullmatch(name):
+            raise ValueError("its name must be of 1 to 63 letters, digits and ._-")
+        if not listed.models or "" in listed.models or len(set(listed.models)) < len(listed.models):
+            raise ValueError("models must name at least one, and each once")
+        pool = PoolRules(name=name, **given)
+        _check(pool)
+    except ValueError as error:
+        raise ValueError(f"autoscale: pool {name}: {error}") from error
+    return pool
+
+
+def _check(pool: PoolRules) -> None:
+    if not 0 <= pool.least <= pool.most or pool.most < 1:
+        raise ValueError("least must be 0 or more, and no more than most, which is 1 or more")
+    if pool.spare < 0:
+        raise ValueError("spare must be 0 or more")
+    if pool.tensor_parallel < 1:
+        raise ValueError("tensor_parallel must be 1 or more")
+    if pool.price_per_hour is not None and not 0 < pool.price_per_hour < inf:
+        raise ValueError("price_per_hour must be more than 0, and finite")
+    if not 0 < pool.start_s < inf:
+        raise ValueError("start_s must be more than 0, and finite")
+    for field in ("idle_s", "dwell_s"):
+        if not 0 <= getattr(pool, field) < inf:
+            raise ValueError(f"{field} must be 0 or more, and finite")
+
+
+def _check_apart(pools: tuple[PoolRules, ...]) -> None:
+    """No two pools are the same; a model is in one group of pools, or its requests would count twice."""
+    seen: dict[tuple[frozenset[str], str, int], str] = {}
+    groups: dict[str, frozenset[str]] = {}
+    for pool in pools:
+        models = frozenset(pool.models)
+        other = seen.setdefault((models, pool.hardware, pool.tensor_parallel), pool.name)
+        if other != pool.name:
+            raise ValueError(f"autoscale: pools {other} and {pool.name} have the same models and hardware")
+        for model in pool.models:
+            if groups.setdefault(model, models) != models:
+                raise ValueError(f"autoscale: {model} is in pools with different models; all need the same ones")

@@ -1,0 +1,1 @@
+"""The service beside the core's scaling: looks, tells, and has instances started and stopped."""

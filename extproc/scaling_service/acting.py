@@ -1,0 +1,123 @@
+"""From what is recommended to what is done about it: one action an instance, each at most once. Pure.
+
+Who starts and stops instances may be slow, and the fleet shows what came of it later still; the journal stands for that
+time. Orders to drain are given only to be followed by a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
+from extproc.core.scaling.rules import PoolRules
+from extproc.core.values.instance import Instance, Lifecycle
+from extproc.scaling_service.journal import Journal, Launch, Stop
+
+_LAUNCHED = "asked for"  # in place of an incarnation, of an instance that no agent has told of yet
+
+
+class ActionKind(StrEnum):
+    """What is done to an instance."""
+
+    START = "start"
+    STOP = "stop"
+    DRAIN = "drain"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, and the recommendation that it comes from."""
+
+    kind: ActionKind
+    instance: str  # its id; of a start the one that is proposed
+    recommendation: Recommendation
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool."""
+        return self.recommendation.pool
+
+
+def launched(pool: PoolRules, journal: Journal) -> tuple[Instance, ...]:
+    """Instances that were asked for and that no agent has told of yet, as the autoscaler is to see them: Starting."""
+    return tuple(
+        Instance(
+            id=launch.id,
+            incarnation=_LAUNCHED,
+            address="",
+            cluster="",
+            models=pool.models,
+            lifecycle=Lifecycle.STARTING,
+            lifecycle_reason=_LAUNCHED,
+            hardware=pool.hardware,
+            tensor_parallel=pool.tensor_parallel,
+            price_per_hour=pool.price_per_hour,
+        )
+        for launch in journal.pending(pool.name)
+    )
+
+
+def kept(recommendation: Recommendation, why: str) -> Recommendation:
+    """The same, with nothing taken away: what it would rest on is not known."""
+    here = recommendation.ready + recommendation.coming
+    if recommendation.desired >= here:
+        return replace(recommendation, drain=(), stop=())
+    driver = Driver(Signal.DWELL, here, why)
+    return replace(
+        recommendation,
+        desired=here,
+        drivers=(driver, *recommendation.drivers),
+        without=recommendation.desired,
+        drain=(),
+        stop=(),
+    )
+
+
+def actions(
+    recommendation: Recommendation,
+    journal: Journal,
+    instances: Sequence[Instance],
+    now_s: float,
+    new_id: Callable[[], str],
+    *,
+    starting: bool = True,
+) -> tuple[Action, ...]:
+    """What to do now for one pool with these instances. `starting`: new ones may be asked for, under a `new_id` each.
+
+    What a person has drained is neither resumed nor stopped.
+    """
+    theirs = {each.id for each in instances if each.lifecycle is Lifecycle.DRAINING} - set(journal.drained)
+    resume = [each for each in recommendation.resume if each in journal.drained]
+    drain = [each for each in recommendation.drain if each not in theirs]
+    stop = [each for each in recommendation.stop if each not in theirs and not journal.stopping(each, now_s)]
+    missing = recommendation.desired - recommendation.ready - recommendation.coming - len(resume)
+    start = [new_id() for _ in range(missing)] if starting else []
+    kinds = ((ActionKind.RESUME, resume), (ActionKind.DRAIN, drain), (ActionKind.STOP, stop), (ActionKind.START, start))
+    return tuple(Action(kind, instance, recommendation) for kind, ids in kinds for instance in ids)
+
+
+def begun(
+    journal: Journal, begin: Iterable[Action], members: Mapping[str, Sequence[Instance]], now_s: float
+) -> Journal:
+    """The journal with these actions in it, to be written down before any of them is done."""
+    launches, stops, drained = list(journal.launches), list(journal.stops), list(journal.drained)
+    for action in begin:
+        match action.kind:
+            case ActionKind.START:
+                leaving = (Lifecycle.DRAINING, Lifecycle.STOPPED)
+                beside = [each.id for each in members.get(action.pool, ()) if each.lifecycle not in leaving]
+                launches.append(Launch(id=action.instance, pool=action.pool, at_s=now_s, beside=tuple(beside)))
+            case ActionKind.STOP:
+                launches = [launch for launch in launches if action.instance not in (launch.id, launch.instance)]
+                stops = [stop for stop in stops if stop.id != action.instance]
+                stops.append(Stop(id=action.instance, at_s=now_s))
+            case ActionKind.DRAIN:
+                drained = [*(each for each in drained if each != action.instance), action.instance]
+            case ActionKind.RESUME:
+                drained = [each for each in drained if each != action.instance]
+    return msgspec.structs.replace(journal, launches=tuple(launches), stops=tuple(stops), drained=tuple(drained))

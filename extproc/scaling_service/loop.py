@@ -1,0 +1,282 @@
+"""One turn after another: the leader looks, writes down, tells and acts; the others read what it has told.
+
+What is done for a leader is written into Redis before, by its fencing number. So whoever leads next knows of it, and a
+replica that only believes to lead does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from extproc.errors import RegistryError
+from extproc.scaling_service.acting import Action, ActionKind, actions, begun, kept
+from extproc.scaling_service.journal import Journal
+from extproc.scaling_service.word import Memory, Word, decode_memory, decode_word, encode_memory, encode_word
+
+if TYPE_CHECKING:
+    from extproc.adapters.leader import Leader
+    from extproc.adapters.scaling_memory import ScalingMemory
+    from extproc.core.fleet.fleet import Fleet
+    from extproc.core.scaling.recommendation import Recommendation
+    from extproc.core.scaling.rules import ScalingRules
+    from extproc.core.scaling.scaler import Scaler
+    from extproc.observe.scaling_metrics import ScalingMetrics
+    from extproc.scaling_service.doing import Doing
+    from extproc.scaling_service.scaling_webhook import ScalingWebhook
+    from extproc.scaling_service.sights import Seen, Sights
+
+SETTLE_S = 10.0  # after an outage, or a change of leader: agents publish anew within a few seconds
+SILENT_S = 5.0  # without a word of the registry, what is known of the fleet is too old to act on
+_REMEMBER_EVERY_S = 30.0
+_PATIENCE_S = 10.0  # for Redis, in one turn
+
+log = logging.getLogger("extproc.autoscale")
+
+
+class Role(StrEnum):
+    """What this replica does."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    WATCHER = "watcher"  # looks and does nothing (--dry-run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the loop works with. Without a `leader` it never leads, and looks for itself alone."""
+
+    rules: ScalingRules
+    sights: Sights
+    new_scaler: Callable[[], Scaler]
+    fleet: Fleet
+    memory: ScalingMemory
+    leader: Leader | None
+    doing: Doing
+    webhook: ScalingWebhook | None
+    metrics: ScalingMetrics
+    acts: bool  # whether anything is done to instances
+
+
+class Loop:
+    """The turns of one replica. `name` and `about` tell who it is."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        name: str,
+        about: str = "",
+        *,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._parts = parts
+        self._name = name
+        self.about = about
+        self._settle_s = settle_s
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each turn."""
+        self._scaler = parts.new_scaler()
+        self._journal = Journal()
+        self._written = b""  # the journal, as Redis has it
+        self._written_under: int | None = None  # the number under which we wrote last
+        self._stops_untold: set[str] = set()  # pools of which the webhook does not know all stops
+        self._outside: frozenset[str] = frozenset()  # instances that belong to no pool, told to the log
+        self._fence: int | None = None  # under which we led in the last turn
+        self._settled_at_s = float("inf")
+        self._remember_at_s = float("-inf")
+        self.role = Role.WATCHER if parts.leader is None else Role.FOLLOWER
+        self.word: Word | None = None
+        """What was recommended last, by us or by the leader."""
+        self.trouble = ""
+        """Why the last turn came to nothing; "" if it did not."""
+        self.turned_at_s = time.monotonic()
+        """When the last turn ended, on the monotonic clock."""
+
+    def latest(self) -> Mapping[str, Recommendation]:
+        """What was recommended last, by pool."""
+        return {each.pool: each for each in self.word.recommendations} if self.word else {}
+
+    async def run(self) -> NoReturn:
+        """Turn every `rules.tick_s` until cancelled; what goes wrong is logged when it begins and when it is over."""
+        tick_s = self._parts.rules.tick_s
+        while True:
+            began_s = time.monotonic()
+            await self.try_turn()
+            await asyncio.sleep(max(0.05, began_s + tick_s - time.monotonic()))
+
+    async def try_turn(self) -> None:
+        """One turn as `turn` has it; nothing is done where it fails."""
+        trouble = ""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self.turn()
+        except (RegistryError, TimeoutError) as error:
+            trouble = str(error) or "Redis is too slow"
+            self._settled_at_s = float("inf")
+        except Exception as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self.trouble:
+                log.exception("a turn failed")
+        if trouble and not self.trouble:
+            log.warning("nothing is done, and what was recommended stands: %s", trouble)
+        elif self.trouble and not trouble:
+            log.info("looking again")
+        self.trouble = trouble
+        self.turned_at_s = time.monotonic()
+        self.changed()
+
+    async def turn(self) -> None:
+        """Look and act, or read what the leader has told. Raises RegistryError."""
+        leader = self._parts.leader
+        fence = None if leader is None else leader.fence
+        if leader is not None and fence is None:
+            self._fence, self.role = None, Role.FOLLOWER
+            await self._follow()
+            return
+        silent_s = time.monotonic() - self._parts.fleet.contact_at_s
+        if silent_s > SILENT_S:
+            raise RegistryError("Redis has been silent for too long to know the fleet")
+        if fence is None:
+            await self.look()
+            return
+        if fence != self._fence:
+            await self._recall()
+            self._fence, self.role = fence, Role.LEADER
+            self._settled_at_s, self._remember_at_s = float("inf"), float("-inf")
+        await self._lead(fence)
+
+    async def look(self) -> Word:
+        """Look once, and do nothing about it. Raises RegistryError."""
+        _, word = await self._looked()
+        return word
+
+    async def recall(self) -> None:
+        """Go on from what the last leader has left. Raises RegistryError."""
+        await self._recall()
+
+    async def end(self) -> None:
+        """Write down what is remembered, if we lead. Raises RegistryError."""
+        leader = self._parts.leader
+        fence = None if leader is None else leader.fence
+        if fence is not None and fence == self._fence:
+            await self._write(self._parts.doing.settled(self._journal), fence)
+
+    async def _follow(self) -> None:
+        told = await self._parts.memory.told()
+        word = None if told is None else decode_word(told.data)
+        if word is not None:
+            self.word = word
+
+    async def _recall(self) -> None:
+        data = await self._parts.memory.read()
+        memory = None if data is None else decode_memory(data)
+        # What we know ourselves stands where Redis has lost it, and where nobody else has led since we wrote it.
+        if memory is None or memory.fence == self._written_under:
+            return
+        self._journal = memory.journal
+        self._scaler = self._parts.new_scaler()
+        if memory.scaler:
+            self._scaler.load(memory.scaler, time.time())
+
+    async def _looked(self) -> tuple[Seen, Word]:
+        began_s = time.monotonic()
+        seen = await self._parts.sights.look(self._journal)
+        made = self._scaler.look(seen.sight)
+        if not seen.routers:
+            made = tuple(kept(each, "no router tells how many requests come: nothing is taken away") for each in made)
+        self._parts.metrics.looked(time.monotonic() - began_s)
+        self._tell_outside(seen)
+        pending = {name: len(seen.journal.pending(name)) for name in seen.pools}
+        word = Word(
+            at_s=seen.sight.at_s,
+            name=self._name,
+            about=self.about,
+            recommendations=made,
+            pending=pending,
+            outside=seen.outside,
+        )
+        self.word = word
+        return seen, word
+
+    async def _lead(self, fence: int) -> None:
+        parts = self._parts
+        self._journal = parts.doing.settled(self._journal)
+        before = self._journal
+        seen, word = await self._looked()
+        journal = seen.journal
+        parts.doing.note_starts(before, journal)
+        if parts.webhook is not None and parts.webhook.taken:
+            journal = msgspec.structs.replace(journal, told={**journal.told, **parts.webhook.taken})
+            parts.webhook.taken.clear()
+        begin = self._to_do(seen, word, journal)
+        journal = begun(journal, begin, seen.members, word.at_s)
+        due = time.monotonic() >= self._remember_at_s
+        if (due or msgspec.json.encode(journal) != self._written) and not await self._write(journal, fence):
+            raise RegistryError("another replica leads by now")
+        self._journal = journal
+        by_id = {each.id: each for each in seen.sight.instances if each.address}
+        await parts.doing.do(begin, seen.pools, by_id, lambda: self._leads(fence))
+        await parts.doing.take_back(each for each in before.drained if each not in by_id)
+        self._tell_webhook(seen, word, begin, fence)
+        if not await parts.memory.tell(encode_word(word), fence):
+            raise RegistryError("another replica leads by now")
+
+    def _to_do(self, seen: Seen, word: Word, journal: Journal) -> tuple[Action, ...]:
+        """What to do now; nothing until the fleet is surely known."""
+        now_s = time.monotonic()
+        if self._settled_at_s == float("inf"):
+            self._settled_at_s = now_s + self._settle_s
+        if now_s < self._settled_at_s or not self._parts.acts:
+            return ()
+        doing = self._parts.doing
+        found: list[Action] = []
+        astray = {launch.pool for launch in journal.launches if launch.id in seen.outside}
+        for each in word.recommendations:
+            starting = doing.may_start(each.pool) and each.pool not in astray
+            members = seen.members[each.pool]
+            found += actions(each, journal, members, word.at_s, partial(new_id, each.pool), starting=starting)
+        return tuple(found)
+
+    def _tell_webhook(self, seen: Seen, word: Word, begin: tuple[Action, ...], fence: int) -> None:
+        webhook = self._parts.webhook
+        if webhook is None or time.monotonic() < self._settled_at_s:
+            return
+        self._stops_untold |= {action.pool for action in begin if action.kind is ActionKind.STOP}
+        for each in word.recommendations:
+            if each.pool in self._stops_untold or self._journal.told.get(each.pool) != each.desired:
+                here = {member.id for member in seen.members[each.pool]}
+                stop = [asked.id for asked in self._journal.stops if asked.id in here]
+                if webhook.tell(each, seen.pools[each.pool], stop, fence):
+                    self._stops_untold.discard(each.pool)
+
+    def _tell_outside(self, seen: Seen) -> None:
+        """An instance that no pool counts is never stopped, and others are started in its place: likely a mistake."""
+        for name in frozenset(seen.outside) - self._outside:
+            log.warning("%s belongs to no pool: do its models, hardware and tensor parallelism match one?", name)
+        self._outside = frozenset(seen.outside)
+
+    async def _write(self, journal: Journal, fence: int) -> bool:
+        encoded = msgspec.json.encode(journal)
+        memory = Memory(fence=fence, journal=journal, scaler=self._scaler.dump())
+        written = await self._parts.memory.write(encode_memory(memory), fence)
+        if written:
+            self._written, self._written_under = encoded, fence
+            self._remember_at_s = time.monotonic() + _REMEMBER_EVERY_S
+        return written
+
+    def _leads(self, fence: int) -> bool:
+        return self._parts.leader is not None and self._parts.leader.fence == fence
+
+
+def new_id(pool: str) -> str:
+    """An id for an instance that is to start, of characters that the registry takes."""
+    return f"{pool}-{secrets.token_hex(4)}"

@@ -1,0 +1,135 @@
+"""Gathers what the autoscaler sees: the fleet, routers' counts, load intents, learned speeds, starts, warm prefixes.
+
+What changes slowly is read now and then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from extproc.adapters.intents import Intents
+from extproc.adapters.prefix_memory import PrefixMemory
+from extproc.adapters.profile_memory import ProfileMemory
+from extproc.adapters.registry import Registry
+from extproc.adapters.slices import in_slices
+from extproc.adapters.start_memory import StartMemory
+from extproc.adapters.traffic_counts import TrafficCounts
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.prefixes.prefix_chain import BLOCK_BYTES
+from extproc.core.scaling.pools import groups, placed
+from extproc.core.scaling.rules import PoolRules, ScalingRules
+from extproc.core.scaling.sight import Sight
+from extproc.core.speeds.speed_records import KindRecord
+from extproc.core.speeds.speeds_told import by_kind, merge_kind
+from extproc.core.values.instance import Instance, Lifecycle
+from extproc.scaling_service.acting import launched
+from extproc.scaling_service.journal import Journal, after_look, durations_s
+from extproc.scaling_service.learned_speeds import speeds_of
+
+_SLOWLY_S = 30.0  # between two reads of what changes slowly
+_REMEMBER_S = 30 * 86_400.0  # how long ago a model may have been served last whose starts still tell something
+_BLOCK_TOKENS = BLOCK_BYTES // 4  # of English
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look, with what is needed to act on it."""
+
+    sight: Sight
+    pools: Mapping[str, PoolRules]  # by name
+    members: Mapping[str, Sequence[Instance]]  # of each pool: those that agents tell of
+    journal: Journal  # with what the fleet shows of it by now
+    routers: int  # that have told of their requests lately; 0: how many come is not known
+    outside: tuple[str, ...]  # ids of instances that belong to no pool
+
+
+class Sights:
+    """Those of one fleet. `clock` is the time of day, `since_start` one that only goes forward."""
+
+    def __init__(
+        self,
+        rules: ScalingRules,
+        registry: Registry,
+        fleet: Fleet,
+        priors: Sequence[KindRecord] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        since_start: Callable[[], float] = time.monotonic,
+    ) -> None:
+        link, base = registry.link, registry.base
+        self._rules = rules
+        self._fleet = fleet
+        self._priors = {record.kind: _common(record) for record in priors}
+        self._traffic = TrafficCounts(link, base)
+        self._intents = Intents(link, base)
+        self._profiles = ProfileMemory(link, base)
+        self._starts = StartMemory(link, base)
+        self._prefixes = PrefixMemory(link, base)
+        self._clock, self._since_start = clock, since_start
+        self._at_s = 0.0  # of the last look
+        self._slowly_at_s = float("-inf")
+        self._kinds: tuple[KindRecord, ...] = ()
+        self._model_starts_s: dict[str, tuple[float, ...]] = {}  # by model
+        self._warm_tokens: dict[str, float] = {}  # by instance id
+
+    async def look(self, journal: Journal) -> Seen:
+        """Look once. Raises RegistryError."""
+        instances = tuple(member.instance for member in self._fleet.members())
+        pools = {pool.name: pool for group in groups(self._rules, instances) for pool in group.pools}
+        members = placed(tuple(pools.values()), instances)
+        traffic = await self._traffic.read()
+        wanted = await self._intents.models()
+        if self._since_start() - self._slowly_at_s >= _SLOWLY_S:
+            await self._read_slowly(instances)
+        at_s = self._at_s = max(self._at_s, self._clock())  # a clock that is set back must not turn rates around
+        starts_s = self._starts_s(durations_s(journal), pools)
+        patience_s = {name: 3.0 * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()}
+        inside = {each.id for of_pool in members.values() for each in of_pool}
+        outside = tuple(each.id for each in instances if each.id not in inside)
+        journal = after_look(journal, members, at_s, lambda pool: patience_s.get(pool, 0.0), outside)
+        asked_for = tuple(each for pool in pools.values() for each in launched(pool, journal))
+        sight = Sight(
+            at_s=at_s,
+            instances=instances + asked_for,
+            counts=traffic.counts,
+            held=traffic.held,
+            wanted=frozenset(wanted),
+            speeds=speeds_of(self._kinds, pools.values(), members),
+            starts_s=self._starts_s(durations_s(journal), pools),
+            warm_tokens=self._warm_tokens,
+        )
+        return Seen(sight, pools, members, journal, traffic.routers, outside)
+
+    def _starts_s(
+        self, own: Mapping[str, tuple[float, ...]], pools: Mapping[str, PoolRules]
+    ) -> dict[str, tuple[float, ...]]:
+        """Of each pool, those that were seen in it, else those of its models wherever they were."""
+        found = {}
+        for name, pool in pools.items():
+            elsewhere = (self._model_starts_s.get(model, ()) for model in pool.models)
+            durations = own.get(name) or next((each for each in elsewhere if each), ())
+            if durations:
+                found[name] = durations
+        return found
+
+    async def _read_slowly(self, instances: Sequence[Instance]) -> None:
+        told = await self._profiles.read()
+        alike = by_kind(record for records in told.values() for record in records)
+        merged = [_common(merge_kind(each)) async for each in in_slices(alike)]
+        self._kinds = tuple((self._priors | {record.kind: record for record in merged}).values())
+        known = await self._starts.read(_REMEMBER_S)
+        self._model_starts_s = {model: tuple(took_s for _, took_s in each.starts) for model, each in known.items()}
+        self._warm_tokens = {}
+        for each in instances:
+            if each.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING):
+                self._warm_tokens[each.id] = float(_BLOCK_TOKENS * await self._prefixes.blocks(each.key))
+        self._slowly_at_s = self._since_start()
+
+
+def _common(record: KindRecord) -> KindRecord:
+    """What is known of a kind, without that of its single instances."""
+    return msgspec.structs.replace(record, instances={})

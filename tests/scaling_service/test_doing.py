@@ -1,0 +1,95 @@
+"""What is done about actions, and what counts as come to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from extproc.adapters.registry import Registry
+from extproc.core.scaling.recommendation import Recommendation
+from extproc.core.scaling.rules import PoolRules
+from extproc.core.values.instance import Lifecycle
+from extproc.scaling_service.acting import Action, ActionKind
+from extproc.scaling_service.doing import Doing
+from extproc.scaling_service.instance_command import InstanceCommand
+from extproc.scaling_service.journal import Journal, Launch, Stop
+from tests.core.builders import MODEL, instance
+from tests.redis_server import RedisServer
+from tests.scaling_service.world import write_script
+
+POOL = PoolRules(name="p", models=(MODEL,))
+MADE = Recommendation(pool="p", at_s=0.0, desired=1, ready=0, coming=0, leaving=0, drivers=(), without=0)
+BEGUN = Journal(
+    launches=(Launch(id="a", pool="p", at_s=0.0), Launch(id="b", pool="p", at_s=0.0)), stops=(Stop(id="x", at_s=0.0),)
+)
+
+
+def action(kind: ActionKind, name: str) -> Action:
+    return Action(kind, name, MADE)
+
+
+async def test_what_is_not_begun_is_taken_out_of_the_journal(tmp_path: Path) -> None:
+    """By a replica that leads no longer after the first one."""
+    script, log = write_script(tmp_path)
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f"))
+    actions = [action(ActionKind.START, "a"), action(ActionKind.START, "b"), action(ActionKind.STOP, "x")]
+    await doing.do(actions[:1], {"p": POOL}, {}, lambda: True)
+    await doing.end(30.0)
+    await doing.do(actions[1:], {"p": POOL}, {}, lambda: False)
+    assert len(log.read_text().splitlines()) == 1
+    left = doing.settled(BEGUN)
+    assert ([launch.id for launch in left.launches], left.stops) == (["a"], ())
+    assert doing.settled(BEGUN) == BEGUN, "once"
+
+
+async def test_a_turn_that_is_cut_off_leaves_nothing_that_is_neither_done_nor_undone(tmp_path: Path) -> None:
+    """Here Redis does not answer to an order, and the start behind it is not begun."""
+    script, log = write_script(tmp_path)
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+            doing = Doing(registry, InstanceCommand((str(script),), "f"))
+            server.freeze()
+            actions = [action(ActionKind.DRAIN, "i"), action(ActionKind.START, "a")]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await doing.do(actions, {"p": POOL}, {}, lambda: True)
+            server.thaw()
+    assert [launch.id for launch in doing.settled(BEGUN).launches] == ["b"]
+    assert log.read_text() == ""
+
+
+async def test_orders_are_given_and_taken_back(tmp_path: Path) -> None:
+    """Also those of instances that are gone."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+            doing = Doing(registry, None)
+            for name in ("i", "j"):
+                await registry.publish(instance(name))
+            drain = [action(ActionKind.DRAIN, name) for name in ("i", "j", "gone")]
+            await doing.do(drain, {"p": POOL}, {}, lambda: True)
+            assert (await registry.state()).orders == {"i": Lifecycle.DRAINING, "j": Lifecycle.DRAINING}
+            await doing.do([action(ActionKind.RESUME, "i")], {"p": POOL}, {}, lambda: True)
+            await doing.take_back(["j", "never"])
+            assert (await registry.state()).orders == {}
+            assert doing.done == {("drain", "p", "done"): 2, ("drain", "p", "failed"): 1, ("resume", "p", "done"): 1}
+
+
+async def test_a_pool_rests_after_a_start_that_failed_and_not_after_one_that_an_instance_came_of(
+    tmp_path: Path,
+) -> None:
+    """Others go on."""
+    script, _ = write_script(tmp_path, "exit 1")
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f"))
+    assert doing.may_start("p")
+    await doing.do([action(ActionKind.START, "a")], {"p": POOL}, {}, lambda: True)
+    await doing.end(30.0)
+    assert (doing.may_start("p"), doing.may_start("q")) == (False, True)
+    matched = Journal(launches=(Launch(id="a", pool="p", at_s=0.0, instance="i"), BEGUN.launches[1]))
+    doing.note_starts(BEGUN, matched)
+    assert doing.may_start("p")
+    doing.note_starts(matched, Journal())
+    assert not doing.may_start("p"), "nothing came of b"
+    assert doing.done["start", "p", "given_up"] == 1
+    assert not Doing(Registry("redis://127.0.0.1:1/0"), None).may_start("p")

@@ -1,0 +1,75 @@
+"""The quick start of docs/autoscale.md: its policy, its script, real engines and agents, from zero and back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from extproc.adapters.intents import Intents
+from extproc.adapters.registry import Registry
+from extproc.adapters.traffic_counts import TrafficCounts
+from extproc.core.values.instance import Lifecycle
+from tests.e2e.eventually import eventually
+from tests.processes import Processes
+from tests.redis_server import RedisServer
+from tests.scaling_service.world import LONG_S, start_replica
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/autoscale.md").read_text()
+FLAGS = ("--settle-s", "0.5", "--lease-s", "1.5")
+
+
+async def lifecycles(registry: Registry) -> list[Lifecycle]:
+    return [record.instance.lifecycle for record in (await registry.state()).records]
+
+
+async def telling(registry: Registry) -> None:
+    """A router to which nobody comes."""
+    counts = TrafficCounts(registry.link, registry.base, "router")
+    batch = 0
+    while True:
+        batch += 1
+        await counts.add(batch, {}, {})
+        await asyncio.sleep(0.5)
+
+
+async def test_the_quick_start_wakes_a_model_up_that_is_wanted_and_lets_it_go_when_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documented policy with `least: 0`; the engine is a process, its agent another."""
+    example = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
+    assert "least: 1" in example
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        example.replace("least: 1", "least: 0, idle_s: 2, dwell_s: 1").replace("pools:", "tick_s: 0.2\n  pools:")
+    )
+    script = ROOT / re.findall(r"--exec (\S+autoscale-local\.sh)", PAGE)[0]
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
+    monkeypatch.setenv("LOAD_DELAY_S", "1")
+    with RedisServer("valkey", tmp_path) as server:
+        monkeypatch.setenv("EXTPROC_REDIS_URL", server.url)
+        async with Processes(tmp_path) as processes, Registry(server.url) as registry:
+            router = asyncio.create_task(telling(registry))
+            flags = ("--policy-file", str(policy), "--exec", str(script), *FLAGS)
+            replica = await start_replica(processes, "one", server.url, *flags)
+            await eventually(replica.desired, lambda number: number == 0, LONG_S)
+            intents = Intents(registry.link, registry.base, "router")
+            await intents.want("llama-3.1-8b", 1, 1, 120.0)
+            try:
+                await eventually(lambda: lifecycles(registry), lambda seen: seen == [Lifecycle.READY], LONG_S)
+                page = await eventually(replica.page, lambda page: page["recommendations"][0]["ready"] == 1)
+                assert page["recommendations"][0]["pending"] == 0
+                await intents.fulfil("llama-3.1-8b")
+                await eventually(lambda: lifecycles(registry), lambda seen: seen == [], LONG_S)
+                assert list((tmp_path / "engines").glob("*.pids")) == []
+            finally:
+                router.cancel()
+                for left in (tmp_path / "engines").glob("*.pids"):
+                    for process in left.read_text().split():
+                        os.kill(int(process), 9)
