@@ -20,6 +20,9 @@ import yaml
 from aiohttp import web
 
 from extproc.cli import build_parser
+from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
+from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
+from extproc.policy_file.load import load_policy
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples/autoscale"
 CRDS: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures/keda_crds.json").read_text(encoding="utf-8"))
@@ -128,31 +131,26 @@ def test_the_agents_arguments_are_those_of_the_command() -> None:
 @pytest.mark.parametrize("name", ["autoscaler.yaml", "exec.yaml"])
 def test_the_autoscalers_arguments_are_those_of_the_command(name: str) -> None:
     """As the container is started."""
-    pytest.importorskip("extproc.commands.autoscale")
     args = build_parser(["autoscale"]).parse_args(container(name, "extproc")["args"])
     assert str(args.policy_file) == "/etc/extproc/policy.yaml"
 
 
 def test_the_policy_loads(tmp_path: Path) -> None:
     """As `extproc autoscale` reads it."""
-    scaling = pytest.importorskip("extproc.policy_file.scaling")
-    load = pytest.importorskip("extproc.policy_file.load")
     (tmp_path / "policy.yaml").write_text(policy_text(), encoding="utf-8")
-    assert scaling
-    rules = load.load_policy(tmp_path / "policy.yaml").autoscale
+    rules = load_policy(tmp_path / "policy.yaml").autoscale
+    assert rules is not None
     assert [pool.name for pool in rules.pools] == ["h100", "l40s"]
 
 
 def test_the_metric_that_is_asked_for_is_told() -> None:
     """By its name, with its label."""
-    metrics = pytest.importorskip("extproc.observe.scaling_metrics")
-    recommendation = pytest.importorskip("extproc.core.scaling.recommendation")
-    driver = recommendation.Driver(recommendation.Signal.LOAD, 3, "a test says so")
-    made = recommendation.Recommendation(
+    driver = Driver(Signal.LOAD, 3, "a test says so")
+    made = Recommendation(
         pool="h100", at_s=0.0, desired=3, ready=2, coming=1, leaving=0, drivers=(driver,), without=1
     )
-    gauges = metrics.ScalingGauges(recommendations=(made,), fresh=True, age_s=1.0)
-    page = metrics.ScalingMetrics(lambda: gauges).page().decode()
+    gauges = ScalingGauges(recommendations=(made,), fresh=True, age_s=1.0)
+    page = ScalingMetrics(lambda: gauges).page().decode()
     (rule,) = documents(VALUES)[0]["rules"]["external"]
     name = rule["name"]["as"]
     assert f'{name}{{pool="h100"}} 3.0' in page
