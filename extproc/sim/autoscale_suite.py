@@ -114,7 +114,7 @@ _ON_A100: Mapping[str, tuple[float, ...]] = {
     "aibrix_kpa": (2.0, 4.0, 6.0, 8.0, 12.0),
 }
 _NO_PERIOD_S = 86_400.0
-_AZURE_TIMES = 4  # as many requests: the recording alone is for two instances
+_AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
 
 
 def autoscale(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> Iterator[Scenario]:
