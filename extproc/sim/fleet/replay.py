@@ -100,7 +100,7 @@ class _Replay:
                 self._followers.setdefault(arrival.follows, []).append(index)
         self._news.begin()
         Script(clock, self._fleet, engines, self._news, self._lifecycles, self._go_on).begin()
-        self._sampling.begin()
+        clock.at(0.0, self._sampling.take)
         if self._scaling:
             self._scaling.begin()
         clock.run(lambda: self._open > 0)

@@ -17,8 +17,8 @@ class Sampling:
         self.samples: list[Sample] = []
         self._clock, self._engines = clock, engines
 
-    def begin(self) -> None:
-        """Take the first now."""
+    def take(self) -> None:
+        """One now, and the next in time."""
         engines, now = self._engines.values(), self._clock.now_s
         self.samples.append(
             Sample(
@@ -29,4 +29,4 @@ class Sampling:
                 tuple([engine.lifecycle is Lifecycle.READY for engine in engines]),
             )
         )
-        self._clock.at(now + SAMPLE_S, self.begin)
+        self._clock.at(now + SAMPLE_S, self.take)
