@@ -1,7 +1,7 @@
 """What routers count of requests, by model: the numbers that our autoscaler is told.
 
-The simulator's routers may be rivals that believe nothing of caches. What a router would have believed to be cached of a
-prompt is taken to be the share that was cached of those before it.
+The simulator's routers may be rivals that believe nothing of caches. What a router would have believed to be cached of
+a prompt is taken to be the share that was cached of those before it.
 """
 
 from __future__ import annotations
