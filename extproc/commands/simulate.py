@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extproc.commands import simulate_overload
+from extproc.commands import simulate_autoscale, simulate_overload
 from extproc.commands.simulate_flags import add_flags, html_file, policies, setups
 from extproc.errors import ConfigError
 
@@ -42,10 +42,14 @@ def run(args: argparse.Namespace) -> int:
     if args.standing:
         _show(args, _cells_of(args.standing), tables=False)
         return 0
-    if args.suite == "overload":
+    if args.plots and args.suite != "autoscale":
+        raise ConfigError("--plots draws what the suite autoscale found: of all else --html FILE makes a page")
+    if args.suite in ("overload", "autoscale"):
         if args.html:
-            raise ConfigError("the suite overload makes no page: leave --html away, or take --markdown or --json")
-        return simulate_overload.run(args, _made)
+            raise ConfigError(f"the suite {args.suite} makes no page: leave --html away, or take --markdown or --json")
+        if args.suite == "overload":
+            return simulate_overload.run(args, _made)
+        return simulate_autoscale.run(args, _made)
     slos = parse_slos(args.slo)
     page = html_file(args)
     wanted, named = setups(args), policies(args)

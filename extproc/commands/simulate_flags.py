@@ -14,6 +14,7 @@ from extproc.commands.numbers import count, seconds, seconds_or_zero, share
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from extproc.sim.autoscale_suite import Scenario as AutoscaleScenario
     from extproc.sim.fleet.spec import FleetSpec
     from extproc.sim.overload import Scenario
     from extproc.sim.setup import Setup
@@ -48,6 +49,14 @@ def overload_scenarios(args: argparse.Namespace) -> list[Scenario]:
     return [scenario for seed in _seeds(args) for scenario in overload(traces, seed, quick=args.quick)]
 
 
+def autoscale_scenarios(args: argparse.Namespace) -> list[AutoscaleScenario]:
+    """Those of the suite `autoscale`, for each seed. Raises ConfigError."""
+    from extproc.sim.autoscale_suite import autoscale
+
+    traces = _suite_traces(args)
+    return [scenario for seed in _seeds(args) for scenario in autoscale(traces, seed, quick=args.quick)]
+
+
 def policies(args: argparse.Namespace) -> list[str]:
     """Names in the order given, each once, all of them known. Raises ConfigError."""
     from extproc.sim.policies.catalog import DEFAULTS, comparable
@@ -79,6 +88,11 @@ def html_file(args: argparse.Namespace) -> Path | None:
     from extproc.sim.report.plots import load_matplotlib
 
     load_matplotlib()
+    return writable(path)
+
+
+def writable(path: Path) -> Path:
+    """The same path. Raises ConfigError if nothing can be written there."""
     if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise ConfigError(f"cannot write {path}: name a file in a directory that there is")
     return path
@@ -282,8 +296,9 @@ def _add_seen(group: _Group) -> None:
 def _add_suites(group: _Group) -> None:
     group.add_argument(
         "--suite",
-        choices=["standard", "overload"],
-        help="a fixed set of workloads, fleets, loads and conditions; overload: more than the fleet can serve",
+        choices=["standard", "overload", "autoscale"],
+        help="a fixed set of workloads, fleets, loads and conditions; overload: more than the fleet can serve; "
+        "autoscale: instances start and stop while load swings",
     )
     group.add_argument(
         "--resume",
@@ -313,5 +328,8 @@ def _add_shown(group: _Group) -> None:
     )
     group.add_argument("--markdown", action="store_true", help="how extproc stands in a suite, as Markdown")
     group.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
+    group.add_argument(
+        "--plots", type=Path, metavar="FILE.svg", help="of the suite autoscale: violations against GPU-hours"
+    )
     group.add_argument("--timing", action="store_true", help="tell on stderr how fast each policy was simulated")
     group.add_argument("--list", action="store_true", help="list the policies and exit")

@@ -1,7 +1,8 @@
 """Which code a policy's results come from: a digest of every module of ours that the simulator or the policy imports.
 
-The simulator reaches all policies through their catalog, so that is where its imports are not followed further: a
-change of one policy leaves the results of the others as they are. Comments and layout do not count.
+The simulator reaches all policies, and all autoscalers, through their catalogs, so that is where its imports are not
+followed further: a change of one of them leaves the results of the others as they are. Comments and layout do not
+count.
 """
 
 from __future__ import annotations
@@ -16,25 +17,31 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from extproc.sim.policies import catalog
+from extproc.sim.scaling import catalog as scalers
 
 _ROOT = "extproc"
 _SIMULATOR = ("extproc.sim.setup", "extproc.sim.report.figures")
+_CATALOGS = frozenset({catalog.__name__, scalers.__name__})
 _ARITHMETIC = ("numpy",)  # other code that figures may depend on
 
 
 @cache
-def digest_of(policy: str) -> str | None:
-    """In 16 hexadecimal digits; None for a policy from outside, of which nobody knows what it depends on."""
+def digest_of(policy: str, scaler: str = "") -> str | None:
+    """Of a policy, and of an autoscaler if one is named, in 16 hexadecimal digits.
+
+    None for a policy from outside, of which nobody knows what it depends on.
+    """
     if policy not in catalog.CATALOG:
         return None
     told = [platform.python_version(), *map(version, _ARITHMETIC)]
-    told += [f"{name} {_source_digest(name)}" for name in sorted(modules_of(policy))]
+    told += [f"{name} {_source_digest(name)}" for name in sorted(modules_of(policy, scaler))]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
-def modules_of(policy: str) -> frozenset[str]:
-    """Modules that count for a policy of the catalog. Raises KeyError for another."""
-    return _closure((*_SIMULATOR, catalog.CATALOG[policy].factory.__module__))
+def modules_of(policy: str, scaler: str = "") -> frozenset[str]:
+    """Modules that count for a policy and an autoscaler of the catalogs. Raises KeyError for another."""
+    own = (scalers.CATALOG[scaler][0].__module__,) if scaler else ()
+    return _closure((*_SIMULATOR, catalog.CATALOG[policy].factory.__module__, *own))
 
 
 @cache
@@ -46,9 +53,9 @@ def _closure(names: tuple[str, ...]) -> frozenset[str]:
         if name in found:
             continue
         found.add(name)
-        if name != catalog.__name__:
+        if name not in _CATALOGS:
             left += _imports(name)
-    return frozenset(found - {catalog.__name__})
+    return frozenset(found - _CATALOGS)
 
 
 @cache

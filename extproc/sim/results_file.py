@@ -54,7 +54,7 @@ class ResultsFile:
 
     def find(self, setup: Setup, slos: Slos, policy: str) -> tuple[Figures, float] | None:
         """Figures and seconds of computing, if there are any of the same inputs by the code as it is now."""
-        code = digest_of(policy)
+        code = digest_of(policy, _scaler(setup))
         line = self._kept.get((inputs_digest(setup, slos, policy), code)) if code else None
         return (line.figures, line.cpu_s) if line else None
 
@@ -63,7 +63,7 @@ class ResultsFile:
 
         Raises ConfigError if that fails.
         """
-        code = digest_of(policy)
+        code = digest_of(policy, _scaler(setup))
         if code is None:
             return
         conditions = setup.conditions
@@ -72,7 +72,8 @@ class ResultsFile:
             code=code,
             version=__version__,
             cell=f"{setup.trace} {setup.fleet.name} load {setup.load} delay {conditions.state_delay_s:g} "
-            f"routers {conditions.replicas} seed {conditions.seed}",
+            f"routers {conditions.replicas} seed {conditions.seed}"
+            + (f" {setup.autoscaling.scaler}" if setup.autoscaling else ""),
             policy=policy,
             cpu_s=cpu_s,
             figures=figures,
@@ -108,9 +109,23 @@ def inputs_digest(setup: Setup, slos: Slos, policy: str) -> str:
         content = _file_digest(path, path.stat().st_mtime_ns)
         named = traffic.replace(str(path), content)
         traffic = named if named != traffic else f"{traffic} {content}"  # written as `Path` does not, such as a//b
-    parts = (traffic, setup.fleet, setup.conditions, setup.load, setup.rate_rps, setup.requests, setup.window_s)
+    parts: tuple[object, ...] = (
+        traffic,
+        setup.fleet,
+        setup.conditions,
+        setup.load,
+        setup.rate_rps,
+        setup.requests,
+        setup.window_s,
+    )
+    if setup.autoscaling is not None:
+        parts = (*parts, setup.autoscaling)
     limits = sorted((name.value, repr(slo)) for name, slo in slos.items())
     return hashlib.sha256(repr((_FORMAT, policy, parts, limits)).encode()).hexdigest()[:16]
+
+
+def _scaler(setup: Setup) -> str:
+    return setup.autoscaling.scaler.partition("?")[0] if setup.autoscaling else ""
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from extproc.sim.fleet.spec import Conditions, FleetSpec
 from extproc.sim.policies.catalog import CATALOG
 from extproc.sim.policies.catalog import load as load_policy
 from extproc.sim.report.run import Run, within
+from extproc.sim.scaling.scaler import Autoscaling
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.scale import at_rate, seeded, take
 from extproc.sim.traffic.sources import is_made_up, traffic_at, traffic_of
@@ -31,6 +32,7 @@ class Setup:
     rate_rps: float | None = None  # the same in requests a second
     requests: int | None = None  # as many, the first ones of a recording; None: all, or as the text says
     window_s: tuple[float, float] | None = None  # requests that arrive in it are judged alone; None: all of them
+    autoscaling: Autoscaling | None = None  # None: the fleet's own events alone start and stop instances
 
 
 def run(setup: Setup, policy: str) -> Run:
@@ -42,9 +44,9 @@ def _whole(setup: Setup, policy: str) -> Run:
     factory = load_policy(policy)
     traffic = workload(setup)
     if policy in CATALOG:
-        return replay(traffic, setup.fleet, setup.conditions, policy, factory)
+        return replay(traffic, setup.fleet, setup.conditions, policy, factory, setup.autoscaling)
     try:
-        return replay(traffic, setup.fleet, setup.conditions, policy, factory)
+        return replay(traffic, setup.fleet, setup.conditions, policy, factory, setup.autoscaling)
     except ExtprocError as error:
         raise ConfigError(f"policy {policy!r}: {error}") from error
     except Exception as error:  # whatever the code of a stranger does

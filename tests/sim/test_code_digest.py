@@ -68,3 +68,14 @@ def test_comments_and_layout_do_not_count(source: str, same: bool, tmp_path, mon
     before = digest()
     (tmp_path / "some_rule.py").write_text(source)
     assert (digest() == before) is same
+
+
+def test_an_autoscaler_depends_on_its_own_rule_and_not_on_others() -> None:
+    """And what is run without one depends on none."""
+    rules = {"extproc.sim.scaling.hpa", "extproc.sim.scaling.aibrix", "extproc.sim.scaling.ours"}
+    assert not modules_of("least_request") & rules
+    assert modules_of("least_request", "hpa_gpu") & rules == {"extproc.sim.scaling.hpa"}
+    assert modules_of("least_request", "keda_requests") & rules == {"extproc.sim.scaling.hpa"}  # its HPA
+    assert modules_of("least_request", "extproc") & rules == {"extproc.sim.scaling.ours"}
+    assert "extproc.core.scaling.scaler" in modules_of("least_request", "extproc")
+    assert digest_of("least_request", "hpa_gpu") != digest_of("least_request", "aibrix_apa")

@@ -77,7 +77,9 @@ def test_only_what_other_code_made_is_run_anew(
     list(resumed(JOBS, 1, ResultsFile(path)))
     del worked[:]
     real = results_file.digest_of
-    monkeypatch.setattr(results_file, "digest_of", lambda policy: "changed" if policy == "extproc" else real(policy))
+    monkeypatch.setattr(
+        results_file, "digest_of", lambda policy, scaler: "changed" if policy == "extproc" else real(policy, scaler)
+    )
     list(resumed(JOBS, 1, ResultsFile(path)))
     assert worked == ["extproc", "extproc"]
     del worked[:]

@@ -89,6 +89,15 @@ class Engine:
             return self.pool.usage
         return self.scheduler.used_blocks_after(step.iterations_until(now - self._began_s)) / self.pool.total_blocks
 
+    def busy_until(self, now: float) -> float:
+        """Seconds in which it has computed until now, the step that runs included."""
+        return self.busy_s + (now - self._began_s if self.ends_s < _NO_END else 0.0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no request, running or waiting."""
+        return not (self.scheduler.running or self.scheduler.waiting)
+
     def load(self, now: float) -> Load:
         """Its gauges, as vLLM's metrics would tell them."""
         scheduler = self.scheduler
@@ -146,6 +155,12 @@ class Engine:
         """Lose everything at once."""
         self.down(now)
         self.lifecycle = Lifecycle.UNHEALTHY
+        self.incarnation += 1
+        self._boot()
+
+    def stop(self, now: float) -> None:
+        """End for good; a later start is another process, with an empty cache."""
+        self.down(now)
         self.incarnation += 1
         self._boot()
 

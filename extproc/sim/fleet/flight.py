@@ -30,3 +30,14 @@ class Flight:
     prompt_cached_tokens: int | None = None  # that the partner held of it
     partner_broke: bool = False
     held_s: float = 0.0  # in the router
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that needed not be computed; None without a word of an engine."""
+        if self.partner is not None:
+            return self.prompt_cached_tokens
+        return self.request.cached_tokens if self.request else None
+
+    def needs(self, engine: Engine) -> bool:
+        """Whether it is lost with an engine; that of its prompt has done its part once its KV was fetched."""
+        return self.engine is engine or (self.partner is engine and self.prompt is not None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.flight import Flight
@@ -24,6 +25,10 @@ class HeldFlights:
         """A request waits from now on."""
         self._flights[flight.ask.id] = flight, self._clock.now_s
         self.let_go()
+
+    def models(self) -> list[str]:
+        """The model that each of them asks for."""
+        return [flight.ask.arrival.model for flight, _ in self._flights.values()]
 
     def heard(self) -> None:
         """News have come: as soon as all that came at this moment has been told, somebody's turn may have come."""
@@ -53,3 +58,8 @@ class HeldFlights:
         if when_s == self._wakes_s:
             self._wakes_s = float("inf")
             self.let_go()
+
+
+def by_model(all_held: Iterable[HeldFlights]) -> Mapping[str, int]:
+    """How many requests are held, by the model that they ask for."""
+    return Counter(model for held in all_held for model in held.models())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from extproc.core.values.instance import Instance, Load
+from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.spec import Conditions
@@ -84,8 +84,8 @@ class News:
 
     def _publish(self, engine: Engine) -> None:
         now = self._clock.now_s
-        if not engine.spec.at_start and not engine.up:
-            return  # nobody has heard of it yet
+        if not engine.up and (not engine.spec.at_start or engine.lifecycle is Lifecycle.STOPPED):
+            return  # nobody has heard of it yet, or its agent is gone with it
         self._told[engine.id] = engine.load(now), now
         self._clock.at(now + self._conditions.state_delay_s, self._deliver, engine.record(now), now)
 

@@ -10,35 +10,53 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from extproc.core.values.instance import Lifecycle, Role
+from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.flight import Flight
 from extproc.sim.fleet.hand_overs import HandOvers
-from extproc.sim.fleet.held import HeldFlights
+from extproc.sim.fleet.held import HeldFlights, by_model
+from extproc.sim.fleet.lifecycles import Lifecycles
 from extproc.sim.fleet.news import News
+from extproc.sim.fleet.sampling import Sampling
+from extproc.sim.fleet.scaling import Scaling
 from extproc.sim.fleet.script import Script
 from extproc.sim.fleet.spec import Conditions, FleetSpec, adapter_of
 from extproc.sim.physics.request import EngineRequest
 from extproc.sim.policies.policy import Ask, Choice, Ending, Factory, HearsHandOvers, Holding, Pair, Policy, Setting
-from extproc.sim.report.run import SAMPLE_S, Fate, Run, Sample, Served
+from extproc.sim.report.run import Fate, Run, Served
+from extproc.sim.scaling.scaler import Autoscaling
 from extproc.sim.traffic.arrival import Arrival, Traffic
 
 ATTEMPTS = 3
 _MIX = 0x9E3779B97F4A7C15  # spreads names over 64 bits, as the hashes of real blocks are
 
 
-def replay(traffic: Traffic, fleet: FleetSpec, conditions: Conditions, name: str, factory: Factory) -> Run:
+def replay(
+    traffic: Traffic,
+    fleet: FleetSpec,
+    conditions: Conditions,
+    name: str,
+    factory: Factory,
+    autoscaling: Autoscaling | None = None,
+) -> Run:
     """What becomes of a workload under one policy, `name`; the same for the same arguments.
 
     Raises ConfigError if the policy chooses an instance that there is not.
     """
-    return _Replay(traffic, fleet, conditions, factory).run(name)
+    return _Replay(traffic, fleet, conditions, factory, autoscaling).run(name)
 
 
 class _Replay:
-    def __init__(self, traffic: Traffic, fleet: FleetSpec, conditions: Conditions, factory: Factory) -> None:
+    def __init__(
+        self,
+        traffic: Traffic,
+        fleet: FleetSpec,
+        conditions: Conditions,
+        factory: Factory,
+        autoscaling: Autoscaling | None,
+    ) -> None:
         self._traffic, self._fleet, self._conditions = traffic, fleet, conditions
         self._clock = Clock()
         self._random = Random(f"replay {conditions.seed}")
@@ -65,7 +83,11 @@ class _Replay:
             HeldFlights(self._clock, policy, self._go, partial(self._news.pass_on, replica))
             for replica, policy in enumerate(self._policies)
         ]
-        self._samples: list[Sample] = []
+        self._sampling = Sampling(self._clock, self._engines)
+        self._lifecycles = Lifecycles(self._clock, self._news, self._lose)
+        self._scaling = autoscaling and Scaling(
+            self._clock, fleet, autoscaling, self._engines, self._lifecycles, partial(by_model, self._held)
+        )
         self._ended_s = 0.0
         self._followers: dict[int, list[int]] = {}
 
@@ -77,8 +99,10 @@ class _Replay:
             else:
                 self._followers.setdefault(arrival.follows, []).append(index)
         self._news.begin()
-        Script(clock, self._fleet, engines, self._news, self._lose, self._go_on).begin()
-        clock.at(0.0, self._sample)
+        Script(clock, self._fleet, engines, self._news, self._lifecycles, self._go_on).begin()
+        clock.at(0.0, self._sampling.take)
+        if self._scaling:
+            self._scaling.begin()
         clock.run(lambda: self._open > 0)
         for engine in engines.values():
             engine.down(clock.now_s)
@@ -88,10 +112,11 @@ class _Replay:
             fleet=self._fleet,
             conditions=self._conditions,
             served=tuple(served for served in self._served if served is not None),
-            samples=tuple(self._samples),
+            samples=tuple(self._sampling.samples),
             busy_s={engine.id: engine.busy_s for engine in engines.values()},
             up_s={engine.id: engine.up_s for engine in engines.values()},
             ended_s=self._ended_s,
+            scaled=self._scaling.record() if self._scaling else None,
         )
 
     def _setting(self, replica: int) -> Setting:
@@ -111,6 +136,8 @@ class _Replay:
 
     def _arrive(self, index: int) -> None:
         arrival = self._traffic.arrivals[index]
+        if self._scaling:
+            self._scaling.tally.arrived(arrival)
         hashes = tuple([(block + 1) * _MIX & 0xFFFFFFFFFFFFFFFF for block in arrival.blocks])
         prompt_blocks = hashes[: arrival.prompt_tokens // self._traffic.block_size_tokens]
         replicas = self._conditions.replicas
@@ -225,7 +252,7 @@ class _Replay:
 
     def _lose(self, engine: Engine) -> None:
         """All requests on an engine are lost with it."""
-        lost = [(request, flight) for request, flight in self._flights.items() if _needs(flight, engine)]
+        lost = [(request, flight) for request, flight in self._flights.items() if flight.needs(engine)]
         for request, flight in lost:
             del self._flights[request]
             if flight.partner is not None:
@@ -251,7 +278,7 @@ class _Replay:
             ttft_s=flight.ttft_s,
             duration_s=now - flight.arrived_s,
             completion_tokens=request.generated_tokens if request and status == 200 else 0,
-            cached_tokens=_cached_tokens(flight) if status == 200 else None,
+            cached_tokens=flight.cached_tokens if status == 200 else None,
             partner_broke=flight.partner_broke,
             attempts=flight.attempts,
             held_s=flight.held_s,
@@ -262,7 +289,7 @@ class _Replay:
 
     def _over(self, flight: Flight, fate: Fate) -> None:
         now, request = self._clock.now_s, flight.request
-        self._served[flight.index] = Served(
+        self._served[flight.index] = served = Served(
             arrival=flight.ask.arrival,
             arrived_s=flight.arrived_s,
             replica=flight.replica,
@@ -270,29 +297,18 @@ class _Replay:
             instance_id=flight.engine.id if flight.engine else None,
             ttft_s=flight.ttft_s,
             duration_s=now - flight.arrived_s if fate is Fate.SERVED else None,
-            cached_tokens=_cached_tokens(flight) or 0,
+            cached_tokens=flight.cached_tokens or 0,
             preemptions=request.preemptions if request else 0,
             attempts=flight.attempts,
             held_s=flight.held_s,
         )
+        if self._scaling:
+            self._scaling.tally.over(served, now)
         self._open -= 1
         self._ended_s = now
         for index in self._followers.pop(flight.index, ()):
             arrival: Arrival = self._traffic.arrivals[index]
             self._clock.at(max(arrival.at_s, now + arrival.think_s), self._arrive, index)
-
-    def _sample(self) -> None:
-        engines, now = self._engines.values(), self._clock.now_s
-        self._samples.append(
-            Sample(
-                now,
-                tuple([engine.scheduler.running for engine in engines]),
-                tuple([engine.scheduler.waiting for engine in engines]),
-                tuple([engine.kv_usage(now) for engine in engines]),
-                tuple([engine.lifecycle is Lifecycle.READY for engine in engines]),
-            )
-        )
-        self._clock.at(now + SAMPLE_S, self._sample)
 
     def _heard(self, replica: int) -> None:
         self._held[replica].heard()
@@ -312,15 +328,3 @@ class _Replay:
             self._clock.at(self._clock.now_s + delay_s, call, *args)
         else:
             call(*args)
-
-
-def _needs(flight: Flight, engine: Engine) -> bool:
-    """Whether a request is lost with an engine; that of its prompt has done its part once its KV was fetched."""
-    return flight.engine is engine or (flight.partner is engine and flight.prompt is not None)
-
-
-def _cached_tokens(flight: Flight) -> int | None:
-    """Prompt tokens that needed not be computed; None without a word of an engine."""
-    if flight.partner is not None:
-        return flight.prompt_cached_tokens
-    return flight.request.cached_tokens if flight.request else None

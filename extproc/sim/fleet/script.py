@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from extproc.core.values.instance import Lifecycle
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
+from extproc.sim.fleet.lifecycles import Lifecycles
 from extproc.sim.fleet.news import News
 from extproc.sim.fleet.spec import Event, FleetSpec, Happening
 
@@ -14,7 +15,7 @@ NOTICE_S = 0.2  # until an agent finds its engine gone
 
 
 class Script:
-    """Makes the events of a fleet happen. `lose` ends all requests on an engine, `go_on` begins its next step."""
+    """Makes the events of a fleet happen. `go_on` begins the next step of an engine."""
 
     def __init__(
         self,
@@ -22,11 +23,11 @@ class Script:
         fleet: FleetSpec,
         engines: Mapping[str, Engine],
         news: News,
-        lose: Callable[[Engine], None],
+        lifecycles: Lifecycles,
         go_on: Callable[[Engine], None],
     ) -> None:
         self._clock, self._fleet, self._engines, self._news = clock, fleet, engines, news
-        self._lose, self._go_on = lose, go_on
+        self._lifecycles, self._go_on = lifecycles, go_on
 
     def begin(self) -> None:
         """Put all events on the clock."""
@@ -47,16 +48,15 @@ class Script:
             case Happening.CRASH:
                 if engine.lifecycle is Lifecycle.STOPPED:
                     return  # it was not added yet: there is nothing to break
-                engine.crash(now)
-                self._lose(engine)
-                self._clock.at(now + NOTICE_S, self._start, engine)
+                self._lifecycles.crash(engine)
+                self._clock.at(now + NOTICE_S, self._lifecycles.start, engine)
             case Happening.ADD:
                 if engine.lifecycle is Lifecycle.STOPPED:
-                    self._start(engine)
+                    self._lifecycles.start(engine)
             case Happening.DRAIN:
-                self._become(engine, Lifecycle.READY, Lifecycle.DRAINING)
+                self._lifecycles.drain(engine)
             case Happening.RESUME:
-                self._become(engine, Lifecycle.DRAINING, Lifecycle.READY)
+                self._lifecycles.resume(engine)
             case Happening.SLOW:
                 engine.slow_down(event.value, now)
                 self._go_on(engine)
@@ -65,18 +65,3 @@ class Script:
             case Happening.RESET_CACHE:
                 engine.reset_cache()
                 self._news.caches_changed(engine)
-
-    def _start(self, engine: Engine) -> None:
-        engine.load_model(self._clock.now_s)
-        self._news.lifecycle_changed(engine)
-        self._clock.at(self._clock.now_s + engine.spec.start_s, self._ready, engine, engine.incarnation)
-
-    def _ready(self, engine: Engine, incarnation: int) -> None:
-        if engine.incarnation == incarnation:
-            self._become(engine, Lifecycle.LOADING, Lifecycle.READY)
-
-    def _become(self, engine: Engine, before: Lifecycle, after: Lifecycle) -> None:
-        """Change the lifecycle, if it is the one that such a change begins with."""
-        if engine.lifecycle is before:
-            engine.lifecycle = after
-            self._news.lifecycle_changed(engine)

@@ -52,6 +52,11 @@ class InstanceSpec:
         """KV blocks in all."""
         return self.kv_tokens // self.block_size_tokens
 
+    @property
+    def pool(self) -> str:
+        """Those whose ids differ in nothing but the number behind the last hyphen can stand in for each other."""
+        return self.id.rpartition("-")[0] or self.id
+
     def profile(self) -> Profile:
         """What its hardware's fit says of its first model."""
         return profile_for(self.models[0], self.hardware, self.tensor_parallel)

@@ -25,6 +25,7 @@ from extproc.sim.report.groups import (
 from extproc.sim.report.models import changes, quality_met, tokens_money
 from extproc.sim.report.oscillation import oscillation
 from extproc.sim.report.run import Fate, Run, Served
+from extproc.sim.report.scaling import ScalingFigures, scaling_figures
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
 from extproc.sim.report.spread import spread
 from extproc.sim.report.unloaded import fastest_pace, mean_size
@@ -71,6 +72,7 @@ class Figures:
     quality_met: float | None = None  # of requests that need a quality, those that were served with it
     tokens_cost_per_1k: float | None = None  # price of the tokens of 1,000 served requests, by the models' prices
     model_changes: float | None = None  # of later turns of sessions, those that another model served
+    scaling: ScalingFigures | None = None  # None: no autoscaler was at work
 
 
 def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
@@ -115,12 +117,16 @@ def figures(run: Run, slos: Slos = DEFAULT_SLOS) -> Figures:
         quality_met=quality_met(run),
         tokens_cost_per_1k=_per_1k(tokens_money(run), len(served)),
         model_changes=changes(served, run.fleet),
+        scaling=scaling_figures(run, good),
     )
 
 
 def as_json(value: Figures) -> dict[str, Any]:
-    """The figures for a JSON text, rounded to six digits; what is not a number is null."""
-    return {name: _plain(item) for name, item in dataclasses.asdict(value).items()}
+    """The figures for a JSON text, rounded to six digits; what is not a number is null. None of an absent scaler."""
+    found = dataclasses.asdict(value)
+    if value.scaling is None:
+        del found["scaling"]
+    return {name: _plain(item) for name, item in found.items()}
 
 
 def _judged(run: Run, slos: Slos) -> tuple[list[bool], dict[str, list[float]]]:

@@ -67,6 +67,14 @@ def styles(policies: Sequence[str]) -> dict[str, Style]:
     return found
 
 
+def styles_of(names: Sequence[str], ours: str) -> dict[str, Style]:
+    """The same for other rules: ours stands out, the first rivals have a colour, others are grey."""
+    rivals = dict(zip([name for name in names if name != ours], _RIVALS, strict=False))
+    found = {name: Style(*rivals[name], 1.5, True, 3) for name in names if name in rivals}
+    grey = {name: Style(_OTHERS_COLOUR, "-", 1.2, True, 2) for name in names if name != ours and name not in rivals}
+    return {ours: Style(_OURS_COLOUR, "-", 2.6, True, 5)} | found | grey
+
+
 def ttft_plot(name: str, runs: Sequence[Curves], look: Mapping[str, Style]) -> str:
     """Share of all requests that have their first token by a time; a curve ends below 1 where some were not served."""
 
@@ -75,13 +83,13 @@ def ttft_plot(name: str, runs: Sequence[Curves], look: Mapping[str, Style]) -> s
         for run in runs:
             points = len(run.ttft_s)
             shares = [run.answered * (i + 1) / points for i in range(points)]
-            axes.plot([max(ttft_s, 1e-3) for ttft_s in run.ttft_s], shares, **_line(run.policy, look[run.policy]))
+            axes.plot([max(ttft_s, 1e-3) for ttft_s in run.ttft_s], shares, **line(run.policy, look[run.policy]))
         axes.set_xscale("log")
         axes.set_ylim(0.0, 1.01)
         axes.set_xlabel("time to first token, s")
         axes.set_ylabel("share of all requests")
         axes.xaxis.set_major_formatter("{x:g}")
-        _legend(figure, axes)
+        legend(figure, axes)
 
     return _svg(name, "TTFT distribution of each policy", (7.6, 3.6), draw)
 
@@ -95,15 +103,15 @@ def goodput_plot(
         panels = figure.subplots(1, len(fleets), sharey=True, squeeze=False)[0]
         for axes, (fleet, policies) in zip(panels, fleets.items(), strict=True):
             for policy, by_load in policies.items():
-                line = _line(policy, look[policy])
-                axes.plot(list(by_load), list(by_load.values()), marker="o", markersize=3, **line)
+                style = line(policy, look[policy])
+                axes.plot(list(by_load), list(by_load.values()), marker="o", markersize=3, **style)
             axes.set_title(f"fleet {fleet}")
             axes.set_xlabel("load, of the fleet's capacity")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
             axes.set_xticks(sorted({load for by_load in policies.values() for load in by_load}))
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         panels[0].set_ylabel("goodput")
-        _legend(figure, panels[-1])
+        legend(figure, panels[-1])
 
     return _svg(name, "Goodput against load", (3.4 * len(fleets) + 1.8, 3.4), draw)
 
@@ -133,7 +141,8 @@ def loads_plot(name: str, runs: Sequence[Curves]) -> str:
     return _svg(name, "Load of each instance over time", (7.6, 0.7 + len(runs) * (0.45 + 0.1 * rows)), draw)
 
 
-def _line(policy: str, style: Style) -> dict[str, Any]:
+def line(policy: str, style: Style) -> dict[str, Any]:
+    """How matplotlib draws a policy's line."""
     return {
         "color": style.colour,
         "linestyle": style.dash,
@@ -143,21 +152,34 @@ def _line(policy: str, style: Style) -> dict[str, Any]:
     }
 
 
-def _legend(figure: Any, axes: Any) -> None:
+def legend(figure: Any, axes: Any) -> None:
+    """Name the lines of some axes beside the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside center right", handlelength=2.8)
 
 
 def _svg(name: str, label: str, size_in: tuple[float, float], draw: Callable[[Any], None]) -> str:
     """An SVG element: `name` keeps its ids apart from those of the page's other plots."""
+    return _inline(_drawn(size_in, draw, transparent=True), name, label, size_in[0])
+
+
+def svg_file(title: str, size_in: tuple[float, float], draw: Callable[[Any], None]) -> str:
+    """A whole SVG file on white. Raises ConfigError if matplotlib is missing."""
+    text = _drawn(size_in, draw, transparent=False)
+    head, rest = text[: text.index("<svg")], text[text.index("<svg") :]
+    tag, body = rest.split(">", 1)
+    return f"{head}{tag}>\n <title>{title}</title>{body}"
+
+
+def _drawn(size_in: tuple[float, float], draw: Callable[[Any], None], *, transparent: bool) -> str:
     matplotlib = load_matplotlib()
     with matplotlib.rc_context(_SETTINGS):
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=size_in, layout="constrained")
         draw(figure)
         text = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(text, format="svg", metadata=nothing, transparent=True, dpi=150)
-    return _inline(text.getvalue(), name, label, size_in[0])
+        figure.savefig(text, format="svg", metadata=nothing, transparent=transparent, dpi=150)
+    return text.getvalue()
 
 
 def _inline(svg: str, name: str, label: str, width_in: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from extproc.sim.fleet.spec import Conditions, FleetSpec
 from extproc.sim.traffic.arrival import Arrival
@@ -52,6 +53,31 @@ class Sample:
     ready: tuple[bool, ...] = ()  # which take new requests; () where all do
 
 
+class Change(NamedTuple):
+    """Instances from one moment on, until the next change."""
+
+    at_s: float
+    wanted: int  # Ready or on their way
+    up: int  # paid for: those that drain, too
+    ready: int
+
+
+class Start(NamedTuple):
+    """An instance that was started while the run went on, and got Ready."""
+
+    instance_id: str
+    ordered_s: float
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What an autoscaler did to the fleet."""
+
+    changes: tuple[Change, ...]
+    starts: tuple[Start, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One policy on one workload, fleet and set of conditions."""
@@ -66,6 +92,7 @@ class Run:
     up_s: dict[str, float] = field(default_factory=dict)  # time in which it was there, and paid for
     ended_s: float = 0.0  # when the last request was over
     window_s: tuple[float, float] | None = None  # `served` are those alone that arrived from here on until there
+    scaled: Scaled | None = None  # None: no autoscaler was at work
 
     @property
     def lasted_s(self) -> float:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from random import Random
 
 from extproc.errors import ConfigError
 from extproc.sim.traffic.arrival import Arrival, Traffic
 from extproc.sim.traffic.recut import recut
 from extproc.sim.traffic.scale import at_rate, rate, take
+
+LATER_S = 20.0  # by how much an additional person may come later than who was recorded
 
 
 def mix(name: str, parts: Sequence[tuple[Traffic, float]], requests: int | None = None) -> Traffic:
@@ -58,6 +61,28 @@ def overlay(name: str, parts: Sequence[Traffic]) -> Traffic:
             first_name = 1 + max(max(arrival.blocks, default=0) for arrival in named)
         arrivals.append(named)
     return Traffic(name=name, arrivals=_by_time(arrivals), block_size_tokens=block_size)
+
+
+def thicker(traffic: Traffic, times: int, seed: int = 0) -> Traffic:
+    """As if so many times as many people had come: each of the others asks what one of the first asked, a little later.
+
+    Load rises and falls as it did before, from a minute on; nobody shares a prefix with who came before `times`.
+    """
+    random = Random(f"thicker {seed}")
+    others = [
+        replace(traffic, arrivals=tuple(sorted((_later(arrival, random) for arrival in traffic.arrivals), key=_at_s)))
+        for _ in range(1, times)
+    ]
+    return overlay(traffic.name, [traffic, *others])
+
+
+def _later(arrival: Arrival, random: Random) -> Arrival:
+    """It stands alone: whom it followed may come later now."""
+    return replace(arrival, at_s=arrival.at_s + random.random() * LATER_S, follows=None, think_s=0.0)
+
+
+def _at_s(arrival: Arrival) -> float:
+    return arrival.at_s
 
 
 def _own_session(arrival: Arrival, number: int) -> Arrival:

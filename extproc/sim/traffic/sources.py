@@ -13,9 +13,10 @@ from extproc.sim.traffic.agents import agents
 from extproc.sim.traffic.arrival import Traffic
 from extproc.sim.traffic.batch import batch
 from extproc.sim.traffic.chat import chat
+from extproc.sim.traffic.diurnal import diurnal
 from extproc.sim.traffic.documents import documents
 from extproc.sim.traffic.lines import lines_of
-from extproc.sim.traffic.mix import mix
+from extproc.sim.traffic.mix import mix, thicker
 from extproc.sim.traffic.mixed_day import mixed_day
 from extproc.sim.traffic.needs import needs
 from extproc.sim.traffic.rag import rag
@@ -29,13 +30,24 @@ _MADE_UP: dict[str, tuple[Callable[..., Traffic], dict[str, _Number]]] = {  # ea
     "chat": (chat, {"apps": int}),
     "classes": (classes, {"batches": float, "long": float}),
     "day": (mixed_day, {}),
+    "diurnal": (
+        diurnal,
+        {
+            "days": int,
+            "peak_to_trough": float,
+            "noise": float,
+            "bursts": float,
+            "burst_factor": float,
+            "night": float,
+        },
+    ),
     "documents": (documents, {}),
     "flood": (flood, {"tenants": int, "times": float, "begins_s": float}),
     "needs": (needs, {"apps": int, "hard": float}),
     "priorities": (priorities, {}),
     "rag": (rag, {"documents": int}),
 }
-_MAY_BE_0 = frozenset({"seed", "offset", "hard", "times", "begins_s", "batches", "long"})
+_MAY_BE_0 = frozenset({"seed", "offset", "hard", "times", "begins_s", "batches", "long", "noise", "bursts", "night"})
 _FILES: dict[str, Callable[[Path], Traffic]] = {
     "agentic": agentic.load,
     "azure": azure.load,
@@ -122,12 +134,14 @@ def _one(text: str) -> Traffic:
         if colon or not Path(name).is_file():
             raise ConfigError(f"no traffic is named {name!r}: write {_WHAT_TO_WRITE}")
         kind, file = _kind_of(Path(name)), name
-    return _variant(_FILES[kind](Path(file)), _typed(options, text, {"offset": int}))
+    return _variant(_FILES[kind](Path(file)), _typed(options, text, {"offset": int, "times": int}))
 
 
 def _variant(traffic: Traffic, options: dict[str, Any]) -> Traffic:
     """A recorded workload as the options want it."""
     traffic = seeded(traffic, options.get("seed", 0))
+    if "times" in options:
+        traffic = thicker(traffic, options["times"], options.get("seed", 0))
     if "requests" in options or "offset" in options:
         traffic = take(traffic, options.get("requests", len(traffic.arrivals)), options.get("offset", 0))
     return at_rate(traffic, options["requests_s"]) if "requests_s" in options else traffic

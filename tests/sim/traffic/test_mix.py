@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.errors import ConfigError
-from extproc.sim.traffic.arrival import Traffic
-from extproc.sim.traffic.mix import mix, overlay
+from extproc.sim.traffic.arrival import Arrival, Traffic
+from extproc.sim.traffic.mix import mix, overlay, thicker
 from extproc.sim.traffic.recut import recut
 from extproc.sim.traffic.scale import rate
 from tests.sim.traffic.workloads import plain, shared_blocks, sound, workloads
@@ -86,3 +86,19 @@ def test_a_mix_that_cannot_be_is_refused(parts: list[tuple[Traffic, float]], req
     """Without parts, without a share, without enough requests, without a pace."""
     with pytest.raises(ConfigError):
         mix("m", parts, requests)
+
+
+def test_a_thicker_recording_rises_and_falls_as_it_did() -> None:
+    """Three requests for each, within 20 s of it, and only the first shares prefixes and waits as recorded."""
+    arrivals = tuple(
+        Arrival(
+            at_s=60.0 * n, prompt_tokens=64, output_tokens=4, blocks=(n,), session="s", follows=n - 1 if n else None
+        )
+        for n in range(5)
+    )
+    found = thicker(Traffic(name="few", arrivals=arrivals, block_size_tokens=64), 3).arrivals
+    assert [int(arrival.at_s // 60) for arrival in found] == [n for n in range(5) for _ in range(3)]
+    assert all(arrival.at_s % 60 < 20.0 for arrival in found)
+    assert sum(arrival.follows is not None for arrival in found) == 4
+    assert len({arrival.blocks for arrival in found}) == 15
+    assert len({arrival.session for arrival in found}) == 3

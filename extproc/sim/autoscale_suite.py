@@ -1,0 +1,197 @@
+"""The suite `autoscale`: what becomes of requests, and what it costs, while an autoscaler starts and stops instances.
+
+Every autoscaler is run with several targets, as its operator would try them: what it can do is a line of violations
+against GPU-hours, not a point. All else is the same for all: the requests, the router (least request), the places in
+the fleet, how many instances there are at the start, how long a start takes, and the grace that an instance has to
+finish what it runs. Requests are judged that come after the first ten minutes.
+
+The days are compressed: three of two hours each. Engines take no more requests at once than their SLO bears, as who
+scales on their queues would set them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from extproc.sim.fleet.builtin import MODELS, STEP_OVERHEAD_S
+from extproc.sim.fleet.entries import describe
+from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
+from extproc.sim.scaling.scaler import Autoscaling
+from extproc.sim.setup import Setup
+
+JUDGED_FROM_S = 600.0
+STARTS_S = (60.0, 180.0, 300.0)
+DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
+ROUTER = "least_request"
+OURS = ("extproc", "extproc?quantile=0.8&busiest=0.95", "extproc?quantile=0.7&busiest=1.1")
+_FOR_EVER_S = 1e9
+_READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
+
+
+class Kind(StrEnum):
+    """What a scenario shows."""
+
+    TRACE = "trace"  # held against the target
+    STEADY = "steady"  # who is steady when load is
+    NIGHTS = "nights"  # scale to zero
+    KINDS = "kinds"  # two kinds of hardware with prices
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A kind of instance that one scenario's requests are for."""
+
+    name: str
+    models: tuple[str, ...]
+    tensor_parallel: int
+    price_per_hour: float
+    max_num_seqs: int
+    max_num_batched_tokens: int = 2048
+
+
+L40S = Hardware("l40s", MODELS, 1, 1.0, 24)
+H100 = Hardware("h100_sxm", MODELS, 1, 3.0, 64, 8192)
+SHORT_L40S = Hardware("l40s", MODELS, 1, 1.0, 48)  # for short prompts
+A100 = Hardware("a100_sxm", MODELS, 1, 2.0, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One workload, one time to start, one autoscaler; `setup.trace` names the workload."""
+
+    kind: Kind
+    start_s: float
+    setup: Setup
+
+    @property
+    def scaler(self) -> str:
+        """As it is written: `keda_requests?target=12`."""
+        return self.setup.autoscaling.scaler if self.setup.autoscaling else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A workload, the fleet's places for it, and targets that make sense there."""
+
+    kind: Kind
+    name: str
+    traffic: str
+    hardware: tuple[Hardware, ...]
+    most: int
+    at_start: int
+    targets: Mapping[str, tuple[float, ...]]
+    period_s: float = DAY_S
+    least: int = 1
+    starts_s: tuple[float, ...] = STARTS_S
+
+
+_DAY = f"diurnal?requests={DAYS * DAY_REQUESTS}&requests_s={DAY_REQUESTS / DAY_S:.6f}&days={DAYS}"
+_ON_L40S: Mapping[str, tuple[float, ...]] = {
+    "hpa_gpu": (0.5, 0.7, 0.9),
+    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
+    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
+    "keda_requests": (5.0, 6.0, 8.0, 10.0, 13.0),
+    "aibrix_apa": (0.1, 0.14, 0.18, 0.25, 0.4),
+    "aibrix_kpa": (5.0, 6.0, 8.0, 10.0, 13.0),
+}
+_ON_SHORT: Mapping[str, tuple[float, ...]] = {
+    "hpa_gpu": (0.5, 0.7, 0.9),
+    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
+    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
+    "keda_requests": (8.0, 12.0, 16.0, 22.0, 30.0),
+    "aibrix_apa": (0.04, 0.06, 0.09, 0.13, 0.2),
+    "aibrix_kpa": (8.0, 12.0, 16.0, 22.0, 30.0),
+}
+_ON_A100: Mapping[str, tuple[float, ...]] = {
+    "hpa_gpu": (0.5, 0.7, 0.9),
+    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
+    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
+    "keda_requests": (2.0, 4.0, 6.0, 8.0, 12.0),
+    "aibrix_apa": (0.06, 0.1, 0.15, 0.2, 0.3),
+    "aibrix_kpa": (2.0, 4.0, 6.0, 8.0, 12.0),
+}
+_NO_PERIOD_S = 86_400.0
+_AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
+
+
+def autoscale(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> Iterator[Scenario]:
+    """All scenarios of a seed. `quick`: one day, one time to start, and one target of each."""
+    for load in _loads(traces):
+        if quick and load.name != "days":
+            continue
+        for start_s in (180.0,) if quick else load.starts_s:
+            for scaler in _scalers(load, quick):
+                yield _scenario(load, start_s, scaler, seed, quick)
+
+
+def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
+    yield _Load(Kind.TRACE, "days", _DAY, (L40S,), 16, 2, _ON_L40S)
+    yield _Load(Kind.TRACE, "days with bursts", f"{_DAY}&bursts=5&burst_factor=2.5", (L40S,), 16, 2, _ON_L40S)
+    if "azure-conversation" in traces:
+        text = f"{traces['azure-conversation']}?times={_AZURE_TIMES}"
+        yield _Load(Kind.TRACE, "azure-conversation", text, (SHORT_L40S,), 20, 6, _ON_SHORT, _NO_PERIOD_S)
+    if "mooncake-conversation" in traces:
+        text = str(traces["mooncake-conversation"])
+        yield _Load(Kind.TRACE, "mooncake-conversation", text, (A100,), 16, 5, _ON_A100, _NO_PERIOD_S)
+    steady = "diurnal?requests=10000&requests_s=0.694444&days=2&peak_to_trough=1"
+    yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, starts_s=(180.0,))
+    nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"
+    of_zero = {"keda_requests": _ON_L40S["keda_requests"]}
+    yield _Load(Kind.NIGHTS, "nights", nights, (L40S,), 16, 0, of_zero, least=0, starts_s=(60.0, 180.0))
+    kinds: Mapping[str, tuple[float, ...]] = {}
+    for hardware in ((L40S, H100), (L40S,), (H100,)):
+        name = "days on " + " and ".join(each.name for each in hardware)
+        yield _Load(Kind.KINDS, name, _DAY, hardware, 16, 2, kinds, starts_s=(180.0,))
+
+
+def _scalers(load: _Load, quick: bool) -> Iterator[str]:
+    yield from OURS[:1] if quick else OURS
+    for name, targets in load.targets.items():
+        for target in targets[len(targets) // 2 :][:1] if quick else targets:
+            yield f"{name}?target={target:g}"
+
+
+def _scenario(load: _Load, start_s: float, scaler: str, seed: int, quick: bool) -> Scenario:
+    traffic = load.traffic
+    if quick:
+        traffic = traffic.replace(f"requests={DAYS * DAY_REQUESTS}&", f"requests={DAY_REQUESTS}&")
+        traffic = traffic.replace(f"days={DAYS}", "days=1")
+    if traffic.startswith("diurnal"):
+        traffic = f"{traffic}&seed={seed}"
+    setup = Setup(
+        trace=load.name,
+        traffic=traffic,
+        fleet=_fleet(load, start_s),
+        conditions=Conditions(state_period_s=_READ_S, seed=seed),
+        window_s=(JUDGED_FROM_S, _FOR_EVER_S),
+        autoscaling=Autoscaling(scaler=scaler, least=load.least, period_s=load.period_s),
+    )
+    return Scenario(load.kind, start_s, setup)
+
+
+def _fleet(load: _Load, start_s: float) -> FleetSpec:
+    """The first kind of hardware has the instances that there are at the start."""
+    places = [
+        _place(hardware, number, start_s, at_start=hardware is load.hardware[0] and number < load.at_start)
+        for hardware in load.hardware
+        for number in range(load.most)
+    ]
+    return FleetSpec(name="-".join(hardware.name for hardware in load.hardware), instances=tuple(places))
+
+
+def _place(hardware: Hardware, number: int, start_s: float, *, at_start: bool) -> InstanceSpec:
+    return describe(
+        id=f"{hardware.name}-{number + 1}",
+        models=hardware.models,
+        hardware=hardware.name,
+        tensor_parallel=hardware.tensor_parallel,
+        price_per_hour=hardware.price_per_hour,
+        max_num_seqs=hardware.max_num_seqs,
+        max_num_batched_tokens=hardware.max_num_batched_tokens,
+        step_overhead_s=STEP_OVERHEAD_S,
+        start_s=start_s,
+        at_start=at_start,
+    )
