@@ -17,10 +17,13 @@ POOL = HARDWARE = "l40s"
 LEAST, MOST = 1, 6
 _READY_S = 30.0
 
-_POLICY = f"""\
+
+def policy_text(period_s: float) -> str:
+    """The policy file, for a load that is expected to come again after `period_s`: a day of the demo."""
+    return f"""\
 autoscale:
   tick_s: 3
-  period_s: %g  # a day of the demo: load is expected to come again after it
+  period_s: {period_s:g}  # a day of the demo
   quantile: 0.9
   drain_s: 20
   pools:
@@ -47,9 +50,12 @@ class Autoscaler:
 async def start_autoscaler(
     processes: Processes, directory: Path, command: str, period_s: float, registry: Sequence[str]
 ) -> Autoscaler:
-    """Start it with `command` to start and stop instances by; load has a season of `period_s`. Raises ProcessError."""
+    """Start it, with a command that starts and stops instances, for a load that comes again after `period_s`.
+
+    Raises ProcessError.
+    """
     policy = directory / "policy.yaml"
-    policy.write_text(_POLICY % period_s)
+    policy.write_text(policy_text(period_s))
     quick = ("--settle-s", "1", "--lease-s", "3")  # nothing to wait for: it is alone, and the agent has told
     flags = ("--policy-file", str(policy), "--exec", command, "--metrics-listen", f"{HOST}:0", *quick, *registry)
     child = await processes.start_extproc("autoscale", "autoscale", *flags)
