@@ -23,7 +23,7 @@ from extproc.demo.swing import Level, Swing, send_load
 from extproc.errors import ProcessError
 
 LOAD_S = 4.0  # that an engine takes to load its model
-SWING = Swing(least_rps=1.0, most_rps=6.0, period_s=90.0)
+SWING = Swing(least_rps=1.0, most_rps=9.0, period_s=90.0)
 _LONG_S = 3600.0  # a period that one swing is not enough to see
 _LOOK_S = 1.0
 _PATIENCE_S = 300.0  # for instances to follow the one swing of `once`

@@ -18,7 +18,7 @@ from extproc.demo.traffic import words
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0  # this machine may be busy with its engines
 _ASSISTANTS, _SYSTEM_WORDS = 3, 300
-_QUESTION_WORDS = (700, 860)  # nobody has asked it before: an engine computes all of it
+_QUESTION_WORDS = (1040, 1160)  # nobody has asked it before: an engine computes all of it
 _OUTPUT_TOKENS = (16, 32)
 
 
