@@ -25,6 +25,7 @@ class Measured:
     e2e_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    output_tokens: int = 0
 
 
 async def send(
@@ -36,14 +37,15 @@ async def send(
 
         async def one(sample: Sample) -> Measured:
             await asyncio.sleep(start_s + sample.at_s - time.monotonic())
-            measured = await _measure(client, url, sample.body)
+            measured = await measure(client, url, sample.body)
             on_done(measured)
             return measured
 
         return await asyncio.gather(*(one(sample) for sample in samples))
 
 
-async def _measure(client: HttpClient, url: str, body: bytes) -> Measured:
+async def measure(client: HttpClient, url: str, body: bytes) -> Measured:
+    """Send one request now, and wait for the end of its answer."""
     sent_s = time.monotonic()
     first_s: float | None = None
 
@@ -58,20 +60,19 @@ async def _measure(client: HttpClient, url: str, body: bytes) -> Measured:
         case Failure():
             return Measured(failure=str(answer))
         case Answer(status=200) if first_s is not None:
-            prompt_tokens, cached_tokens = _usage(answer.body)
-            return Measured("", first_s - sent_s, ended_s - sent_s, prompt_tokens, cached_tokens)
+            return Measured("", first_s - sent_s, ended_s - sent_s, *_usage(answer.body))
     return Measured(failure=f"status {answer.status}")
 
 
-def _usage(stream: bytes) -> tuple[int, int]:
-    """Prompt tokens and cached tokens of the usage chunk that ends a stream; zeros if there is none."""
+def _usage(stream: bytes) -> tuple[int, int, int]:
+    """Tokens of the prompt, of it cached, and of the answer, from the chunk that ends a stream; zeros without one."""
     for line in reversed(stream.splitlines()):
         if line.startswith(b"data: {") and b'"usage"' in line:
             usage = orjson.loads(line[len(b"data: ") :]).get("usage")
             if usage:
                 details = usage.get("prompt_tokens_details") or {}
-                return usage["prompt_tokens"], details.get("cached_tokens") or 0
-    return 0, 0
+                return usage["prompt_tokens"], details.get("cached_tokens") or 0, usage["completion_tokens"]
+    return 0, 0, 0
 
 
 def summary(results: Sequence[Measured]) -> dict[str, float]:

@@ -77,6 +77,14 @@ class Processes:
         """Start a subcommand of `extproc` in an interpreter of its own."""
         return await self.start(name, sys.executable, "-m", "extproc", *arguments)
 
+    async def end(self, child: Child) -> None:
+        """Tell one program to end, and wait until it has; one that does not within the grace is killed."""
+        _signal(child, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_GRACE_S):
+                await child.process.wait()
+        await self.stop(child)
+
     async def stop(self, child: Child) -> None:
         """End one program now, without grace."""
         _signal(child, signal.SIGKILL)

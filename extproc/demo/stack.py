@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -69,6 +71,8 @@ class Stack:
     round_robin_url: str  # Envoy that balances by itself
     pages_url: str
     service: Child
+    agent: Child
+    backends_file: Path  # that the agent reads
 
     async def fleet(self, client: HttpClient) -> list[dict[str, Any]]:
         """The service's view of the fleet, [] while it cannot be had."""
@@ -82,6 +86,11 @@ class Stack:
         """Let every engine forget its prefixes."""
         for backend in self.backends:
             await client.post_json(f"http://{HOST}:{backend.port}/reset_prefix_cache", b"")
+
+    def tell_agent(self, backends: Sequence[Backend]) -> None:
+        """Let the agent publish these from now on, and none else."""
+        _write_backends(self.backends_file, backends)
+        self.agent.process.send_signal(signal.SIGHUP)
 
 
 async def start_engines(processes: Processes, specs: Sequence[EngineSpec]) -> tuple[Backend, ...]:
@@ -100,18 +109,21 @@ async def running_stack(
     hand_over: HandOver = HandOver.NONE,
     fleet: str = "default",
     serve_flags: Sequence[str] = (),
+    compared: bool = True,
 ) -> AsyncIterator[Stack]:
     """Run agent, service, control plane and two Envoys around `backends`, with the Redis at `redis_url`.
 
-    Raises ProcessError. One Envoy learns of the backends from the control plane, the other has them written down.
-    `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name in that Redis.
-    `serve_flags`: more flags of `extproc serve`.
+    Raises ProcessError. One Envoy learns of the backends from the control plane, the other, there only if `compared`,
+    has them written down. `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name
+    in that Redis. `serve_flags`: more flags of `extproc serve`.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
-    path.write_text(yaml_files.dump([_agent_entry(backend) for backend in backends]))
+    _write_backends(path, backends)
     registry = ("--redis-url", redis_url, "--fleet", fleet)
-    await processes.start_extproc("agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry)
+    agent = await processes.start_extproc(
+        "agent", "agent", "--backends", str(path), "--period-s", str(_PERIOD_S), *registry
+    )
     anywhere = f"{HOST}:0"
     choices = ("--drain-s", "1", "--hand-over", hand_over.value, *serve_flags)
     service = await processes.start_extproc(
@@ -131,9 +143,10 @@ async def running_stack(
         admin=(HOST, admin_port),
         hand_over=hand_over,
     )
-    plain = round_robin((HOST, plain_port), [(HOST, backend.request_port) for backend in backends])
-    for name, values in (("envoy", bootstrap(settings)), ("envoy-round-robin", plain)):
-        await _start_envoy(processes, envoy, directory, name, values)
+    await _start_envoy(processes, envoy, directory, "envoy", bootstrap(settings))
+    if compared:
+        plain = round_robin((HOST, plain_port), [(HOST, backend.request_port) for backend in backends])
+        await _start_envoy(processes, envoy, directory, "envoy-round-robin", plain)
     stack = Stack(
         backends,
         redis_url,
@@ -141,6 +154,8 @@ async def running_stack(
         f"http://{HOST}:{plain_port}",
         f"http://{HOST}:{pages_port}",
         service,
+        agent,
+        path,
     )
     await _until_ready(stack, model)
     yield stack
@@ -151,6 +166,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def _write_backends(path: Path, backends: Sequence[Backend]) -> None:
+    """Replaced in one step: the agent may be reading it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(yaml_files.dump([_agent_entry(backend) for backend in backends]))
+    os.replace(fresh, path)
 
 
 def _agent_entry(backend: Backend) -> dict[str, Any]:

@@ -16,10 +16,11 @@ _DECISIONS_SHOWN = 8
 
 def live_view(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]], status: str) -> RenderableType:
     """All that the demo shows at one moment."""
-    return Group(_instances(fleet, decisions), _decisions(decisions), Text(status, style="bold"))
+    return Group(instances_table(fleet, decisions), _decisions(decisions), Text(status, style="bold"))
 
 
-def _instances(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]]) -> Table:
+def instances_table(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]]) -> Table:
+    """One row an instance, with how many of the latest decisions it got."""
     chosen = Counter(decision["instance"] for decision in decisions)
     table = Table(title="Instances", title_justify="left", expand=True)
     for name in ("instance", "GPU", "lifecycle"):

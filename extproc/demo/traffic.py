@@ -43,13 +43,13 @@ def sample_traffic(model: str, shape: Shape, seed: int = 1) -> list[Sample]:
     answered is made up beforehand, so that two runs send exactly the same bytes.
     """
     chance = random.Random(seed)
-    systems = [_text(chance, shape.system_words) for _ in range(shape.assistants)]
+    systems = [words(chance, shape.system_words) for _ in range(shape.assistants)]
     samples = []
     for number in range(shape.sessions):
         messages = [{"role": "system", "content": systems[number % shape.assistants]}]
         at_s = chance.uniform(0.0, shape.span_s - shape.think_s * (shape.turns - 1))
         for _ in range(shape.turns):
-            messages.append({"role": "user", "content": _text(chance, chance.randint(*shape.turn_words))})
+            messages.append({"role": "user", "content": words(chance, chance.randint(*shape.turn_words))})
             body = {
                 "model": model,
                 "messages": messages,
@@ -58,10 +58,11 @@ def sample_traffic(model: str, shape: Shape, seed: int = 1) -> list[Sample]:
                 "stream_options": {"include_usage": True},
             }
             samples.append(Sample(at_s, f"session-{number}", orjson.dumps(body)))
-            messages.append({"role": "assistant", "content": _text(chance, 40)})
+            messages.append({"role": "assistant", "content": words(chance, 40)})
             at_s += shape.think_s * chance.uniform(0.8, 1.2)
     return sorted(samples, key=lambda sample: sample.at_s)
 
 
-def _text(chance: random.Random, words: int) -> str:
-    return " ".join(chance.choice(_WORDS) for _ in range(words))
+def words(chance: random.Random, count: int) -> str:
+    """So many words, as good as any."""
+    return " ".join(chance.choice(_WORDS) for _ in range(count))

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from extproc.demo.run import print_invitation
 from extproc.demo.stack import Stack
+
+KINDS = ("start", "stop")
 
 
 def children_of(pid: int) -> set[int]:
@@ -56,7 +59,8 @@ def test_the_sample_is_answered_faster_than_by_round_robin() -> None:
 
 def test_what_it_invites_to_try_is_of_a_fleet_of_its_own() -> None:
     """In the fleet of a shared Redis, real requests would go to its engines."""
-    stack = Stack((), "redis://h:1/0", "http://h:2", "", "http://h:3", None)  # type: ignore[arg-type]
+    nothing: Any = None
+    stack = Stack((), "redis://h:1/0", "http://h:2", "", "http://h:3", nothing, nothing, nothing)
     told = StringIO()
     print_invitation(Console(file=told, width=40), stack)
     curl, pages, fleet = told.getvalue().splitlines()[1:]
@@ -76,4 +80,28 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
         demo.send_signal(signal.SIGINT)
         demo.send_signal(signal.SIGINT)  # an impatient person presses it twice
         demo.communicate(timeout=60)
+    assert not [pid for pid in children if runs(pid)]
+
+
+def test_engines_are_started_for_a_load_and_stopped_after_it_and_none_is_left_behind() -> None:
+    """One swing: how long it takes is the machine's affair, that instances follow it both ways is not."""
+    children: set[int] = set()
+    with demo_process("--autoscale", "--once") as demo:
+        assert demo.stderr is not None
+        errors = []
+        for line in demo.stderr:  # one a start or a stop
+            errors.append(line)
+            children |= children_of(demo.pid)
+        output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, errors
+    report = json.loads(output.splitlines()[-1])
+    assert report["requests"] > 0
+    assert report["failed"] == 0
+    assert 0.0 <= report["within_slo"] <= 1.0
+    assert report["most_ready"] > report["ready"] == 1
+    started, stopped = ({each["instance"] for each in report["orders"] if each["action"] == kind} for kind in KINDS)
+    assert started
+    assert len(({"l40s-first"} | started) - stopped) == 1
+    assert all(each["signal"] for each in report["orders"] if each["action"] == "start")
+    assert len(children) >= 7  # Valkey, the first engine, agent, service, control plane, Envoy, autoscaler
     assert not [pid for pid in children if runs(pid)]
