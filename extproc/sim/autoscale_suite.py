@@ -55,7 +55,6 @@ class Hardware:
 L40S = Hardware("l40s", MODELS, 1, 1.0, 24)
 H100 = Hardware("h100_sxm", MODELS, 1, 3.0, 64, 8192)
 SHORT_L40S = Hardware("l40s", MODELS, 1, 1.0, 48)  # for short prompts
-A100 = Hardware("a100_sxm", MODELS, 1, 2.0, 24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +104,13 @@ _ON_SHORT: Mapping[str, tuple[float, ...]] = {
     "aibrix_apa": (0.04, 0.06, 0.09, 0.13, 0.2),
     "aibrix_kpa": (8.0, 12.0, 16.0, 22.0, 30.0),
 }
-_ON_A100: Mapping[str, tuple[float, ...]] = {
+_ON_H100: Mapping[str, tuple[float, ...]] = {
     "hpa_gpu": (0.5, 0.7, 0.9),
     "hpa_queue": (0.1, 0.3, 1.0, 3.0),
     "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
-    "keda_requests": (2.0, 4.0, 6.0, 8.0, 12.0),
-    "aibrix_apa": (0.06, 0.1, 0.15, 0.2, 0.3),
-    "aibrix_kpa": (2.0, 4.0, 6.0, 8.0, 12.0),
+    "keda_requests": (4.0, 8.0, 12.0, 18.0, 26.0),
+    "aibrix_apa": (0.04, 0.08, 0.12, 0.2, 0.3),
+    "aibrix_kpa": (4.0, 8.0, 12.0, 18.0, 26.0),
 }
 _NO_PERIOD_S = 86_400.0
 _AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
@@ -135,7 +134,7 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
         yield _Load(Kind.TRACE, "azure-conversation", text, (SHORT_L40S,), 20, 6, _ON_SHORT, _NO_PERIOD_S)
     if "mooncake-conversation" in traces:
         text = str(traces["mooncake-conversation"])
-        yield _Load(Kind.TRACE, "mooncake-conversation", text, (A100,), 16, 5, _ON_A100, _NO_PERIOD_S)
+        yield _Load(Kind.TRACE, "mooncake-conversation", text, (H100,), 16, 3, _ON_H100, _NO_PERIOD_S)
     steady = "diurnal?requests=10000&requests_s=0.694444&days=2&peak_to_trough=1"
     yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, starts_s=(180.0,))
     nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"

@@ -12,6 +12,8 @@ MARGIN = 0.1  # instances of room that must be left after one has gone: a need a
 LEAVE_SHARE = 0.25  # of the instances, in one step down
 STEP_SHARE = 0.1  # of the dwell, between two steps down
 MOST_PATIENCE = 8.0  # times the dwell
+PATIENT = 0.5  # instances that patience keeps beyond a plain dwell: it is for who swings by one, not for bursts
+LASTS_S = 15.0  # for so long more must have been needed before it counts: one look's chance is no load
 _GAP_S, _GAP_SHARE = 60.0, 0.5  # between two looks, and of the dwell, beyond which what happened between is not known
 _BUCKETS = 40  # a dwell is remembered in
 
@@ -20,10 +22,17 @@ class Behaviour(msgspec.Struct, kw_only=True):
     """What one group remembers of its needs and moves; all of it survives the process with the scaler's memory."""
 
     needs: list[tuple[float, float]] = []  # (begin of a bucket, the most that was needed in it)
+    latest: list[tuple[float, float]] = []  # (when, what one look needed), of `LASTS_S`
     patience: float = 1.0  # times the dwell, grows whenever a step down is regretted
     patient_at_s: float = 0.0
     up_at_s: float | None = None
     down_at_s: float | None = None
+
+    def lasting(self, at_s: float, need: float) -> float:
+        """What has been needed at all looks of the last `LASTS_S`, this one included."""
+        self.latest = [(when, each) for when, each in self.latest if at_s - LASTS_S < when < at_s]
+        self.latest.append((at_s, need))
+        return min(each for _, each in self.latest)
 
     def needed(self, at_s: float, need: float, dwell_s: float) -> None:
         """Remember a need, for as long as the greatest patience asks for; what was before a gap tells nothing."""
@@ -46,7 +55,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
         them and as `SURE` has: where even the latter is small, a part of the dwell is enough. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
-        usual = max(self._most(at_s - wait_s), later)
+        usual = min(max(self._most(at_s - wait_s), later), self._most(at_s - dwell_s) + PATIENT)
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 
     def patience_at(self, at_s: float, dwell_s: float) -> float:

@@ -13,9 +13,9 @@ from statistics import fmean, median
 from extproc.core.scaling.sight import Counts
 
 RATE_S = 30.0  # window of rates
-SIZES_S = 60.0  # window of mean sizes, longer where it holds too few requests
+SIZES_S = 120.0  # window of mean sizes, longer where it holds too few requests
 KEPT_S = 600.0  # how far that may reach, and the window of burstiness
-_ENOUGH = 300.0  # requests that a mean size is taken of: near the SLO capacity is steep in the sizes
+_ENOUGH = 1000.0  # requests that a mean size is taken of: near the SLO capacity is steep in the sizes
 _ENOUGH_JUDGED = 30.0  # answers, for shares
 _ASSUMED_PROMPT_TOKENS = 1000.0  # until a request was seen; the traces of `extproc simulate` have 1,150 to 12,000
 _ASSUMED_OUTPUT_TOKENS = 200.0  # until an answer was; they have 30 to 350

@@ -25,7 +25,7 @@ class PoolRules:
     price_per_hour: float | None = None  # of an instance; None: as agents tell it, else all pools cost the same
     start_s: float = 180.0  # what a start takes, until some were seen
     idle_s: float = 900.0  # without a request, until the last instance goes where `least` is 0
-    dwell_s: float = 300.0  # for so long fewer instances must have been enough before one goes
+    dwell_s: float = 180.0  # for so long fewer instances must have been enough before one goes
     labels: Mapping[str, str] = field(default_factory=dict)  # handed on to whoever starts instances
 
 
