@@ -37,7 +37,7 @@ from extproc.core.values.arrays import Floats
 
 _POINTS = 64
 _QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribution, as likely each
-_MIDDLES = np.arange(_POINTS) + 0.5
+_MIDDLES: Floats = np.arange(0.5, _POINTS, dtype=np.float64)
 _FEW_HITS = 6.0
 _NUMBERS = np.arange(1.0, 20.0)[:, None]
 _FAR, _BEYOND = 5.5, 4.0  # of a Poisson number, standard deviations and more that never matter
@@ -145,7 +145,7 @@ class Work:
             x = np.concatenate((x, self.seats + mean_beyond * _QUANTILES))
             beyond = likely[-1] * mean_beyond / width / len(_QUANTILES)
             likely = np.concatenate((likely, np.full(len(_QUANTILES), beyond)))
-        return x, likely / likely.sum()
+        return x, likely / float(likely.sum())
 
     def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
         """Chance that an answer is slower, if its instance's batch stays as it is. `tau_s` grows."""
@@ -201,8 +201,7 @@ def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
 
 
 def _few_hits_tail(jumps: Floats, hits: Floats) -> Floats:
-    """The same as a sum over the number of hits, of each the chance that fewer than so many jumps of a Poisson process
-    lie within `jumps`."""
+    """The same as a sum over the number of hits: so many jumps are more if fewer Poisson events lie within `jumps`."""
     if not len(hits):
         return hits
     most = float(hits.max())
