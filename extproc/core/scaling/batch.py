@@ -25,7 +25,6 @@ those that a router balances by their requests hardly differ in that from one al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,13 +37,14 @@ from extproc.core.values.arrays import Floats
 _POINTS = 64
 _QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribution, as likely each
 _MIDDLES: Floats = np.arange(0.5, _POINTS, dtype=np.float64)
+_NEVER = 1e-8  # chance over the greatest: such points need no look
 _FEW_HITS = 6.0
 _NUMBERS = np.arange(1.0, 20.0)[:, None]
 _FAR, _BEYOND = 5.5, 4.0  # of a Poisson number, standard deviations and more that never matter
 _LEAST_APART = 0.5
 # Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
-_DEVIATES = (-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645)
+_DEVIATES = np.array((-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645))[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Work:
             burst=demand.burst,
             computed_cv2=demand.computed_cv2,
             lengths=output * _spread(demand.output_cv2, _DEVIATES),
-            prompts=_spread(demand.computed_cv2, [-each for each in _DEVIATES]),
+            prompts=_spread(demand.computed_cv2, -_DEVIATES),
         )
 
     @property
@@ -112,9 +112,9 @@ class Work:
         tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / (1.0 - busy)
         bad = np.zeros(len(x))
         if slo.tpot_s is not None:
-            seated = min(len(x), _POINTS + 1)  # who waits makes no batch slower
+            seated = int(np.searchsorted(x, self.seats)) + 1  # who waits makes no batch slower
             bad[:seated] = self._slow(rps, tau_s[:seated], slo.tpot_s)
-            bad[seated:] = bad[seated - 1]
+            bad[seated:] = bad[min(seated, len(x)) - 1]
         if slo.ttft_s is not None:
             bad += self._late(rps, x, tau_s, slo.ttft_s)
         return float(weights @ np.minimum(bad, 1.0))
@@ -145,6 +145,8 @@ class Work:
             x = np.concatenate((x, self.seats + mean_beyond * _QUANTILES))
             beyond = likely[-1] * mean_beyond / width / len(_QUANTILES)
             likely = np.concatenate((likely, np.full(len(_QUANTILES), beyond)))
+        there = likely > _NEVER
+        x, likely = x[there], likely[there]
         return x, likely / float(likely.sum())
 
     def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
@@ -154,6 +156,9 @@ class Work:
         some = self.lengths[:, 0] >= 2.0  # one token has no time between
         slow = np.full(len(tau_s), float(_SHARES @ some))
         hopeful = int(np.searchsorted(tau_s * free, tpot_s))  # the others are slow without any hit
+        if rps <= 0.0 or not hopeful:
+            slow[:hopeful] = 0.0
+            return slow
         # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
         each = 2.0 * max(free, _LEAST_APART) / (self.computed_cv2 + self.burst)
         alone_s = tau_s[:hopeful] * free
@@ -180,10 +185,10 @@ class Work:
         return mean
 
 
-def _spread(cv2: float, deviates: Sequence[float]) -> Floats:
+def _spread(cv2: float, deviates: Floats) -> Floats:
     """Sizes over their mean, distributed log-normally, in rows of one."""
     log_variance = math.log1p(cv2)
-    return np.exp(math.sqrt(log_variance) * np.array([[each] for each in deviates]) - log_variance / 2.0)
+    return np.exp(math.sqrt(log_variance) * deviates - log_variance / 2.0)
 
 
 def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
