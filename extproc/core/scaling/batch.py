@@ -39,8 +39,10 @@ _QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribut
 _MIDDLES: Floats = np.arange(0.5, _POINTS, dtype=np.float64)
 _NEVER = 1e-8  # chance over the greatest: such points need no look
 _FEW_HITS = 6.0
-_NUMBERS = np.arange(1.0, 20.0)[:, None]
-_FAR, _BEYOND = 5.5, 4.0  # of a Poisson number, standard deviations and more that never matter
+_TERMS = 20  # of so many hits or fewer
+_INVERSE: Floats = 1.0 / np.array([math.factorial(number) for number in range(_TERMS)], dtype=np.float64)
+_FEWER: Floats = np.tril(np.outer(_INVERSE, _INVERSE), -1)  # of [hits, jumps] those where there are fewer jumps
+_FAR = 200.0  # jumps that few hits never make
 _LEAST_APART = 0.5
 # Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
@@ -197,28 +199,33 @@ def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
     The sum over the number where it is small, else as a gamma distribution by E. B. Wilson and M. M. Hilferty (1931).
     """
     tail, few = np.empty(hits.shape), hits < _FEW_HITS
-    tail[few] = _few_hits_tail(jumps[few], hits[few])
+    tail[few] = _few_hits_tail(np.minimum(jumps[few], _FAR), hits[few])
     many = ~few
-    hits, jumps = hits[many], jumps[many]
+    hits = hits[many]
     ninth = 2.0 / (9.0 * hits)
-    tail[many] = _normal_tail((np.cbrt(jumps / hits) - 1.0 + ninth) / np.sqrt(ninth))
+    tail[many] = _normal_tail((np.cbrt(jumps[many] / hits) - 1.0 + ninth) / np.sqrt(ninth))
     return tail
 
 
 def _few_hits_tail(jumps: Floats, hits: Floats) -> Floats:
     """The same as a sum over the number of hits: so many jumps are more if fewer Poisson events lie within `jumps`."""
-    if not len(hits):
-        return hits
-    most = float(hits.max())
-    numbers = _NUMBERS[: math.ceil(most + _FAR * math.sqrt(most) + _BEYOND)]
-    number = np.multiply.accumulate(hits / numbers)
-    term = np.empty_like(number)
-    term[0] = 1.0
-    np.divide(jumps, numbers[:-1], out=term[1:])
-    np.multiply.accumulate(term, out=term)
-    np.add.accumulate(term, out=term)
-    tail: Floats = np.exp(-hits - jumps) * np.einsum("ij,ij->j", number, term)
+    powers = _powers(np.concatenate((hits, jumps)))
+    tail: Floats = np.exp(-hits - jumps) * np.einsum(
+        "ij,ij->j", powers[:, : len(hits)], _FEWER @ powers[:, len(hits) :]
+    )
     return tail
+
+
+def _powers(values: Floats) -> Floats:
+    """Powers of 0 to `_TERMS` - 1, in rows."""
+    rows = np.empty((_TERMS, len(values)))
+    rows[0] = 1.0
+    done, power = 1, values  # the power of so many
+    while done < _TERMS:
+        more = min(done, _TERMS - done)
+        np.multiply(rows[:more], power, out=rows[done : done + more])
+        done, power = 2 * done, power * power
+    return rows
 
 
 def _normal_tail(deviations: Floats) -> Floats:
