@@ -25,7 +25,6 @@ those that a router balances by their requests hardly differ in that from one al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +36,17 @@ from extproc.core.values.arrays import Floats
 
 _POINTS = 64
 _QUANTILES = -np.log((np.arange(32) + 0.5) / 32)  # of the exponential distribution, as likely each
-_FEW_HITS, _TERMS = 6.0, 20
+_MIDDLES: Floats = np.arange(0.5, _POINTS, dtype=np.float64)
+_NEVER = 1e-8  # chance over the greatest: such points need no look
+_FEW_HITS = 6.0
+_TERMS = 20  # of so many hits or fewer
+_INVERSE: Floats = 1.0 / np.array([math.factorial(number) for number in range(_TERMS)], dtype=np.float64)
+_FEWER: Floats = np.tril(np.outer(_INVERSE, _INVERSE), -1)  # of [hits, jumps] those where there are fewer jumps
+_FAR = 200.0  # jumps that few hits never make
 _LEAST_APART = 0.5
 # Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
-_DEVIATES = (-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645)
+_DEVIATES = np.array((-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645))[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +96,7 @@ class Work:
             burst=demand.burst,
             computed_cv2=demand.computed_cv2,
             lengths=output * _spread(demand.output_cv2, _DEVIATES),
-            prompts=_spread(demand.computed_cv2, [-each for each in _DEVIATES]),
+            prompts=_spread(demand.computed_cv2, -_DEVIATES),
         )
 
     @property
@@ -107,9 +112,11 @@ class Work:
             return 1.0
         x, weights = self._batch(rps, instances)
         tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / (1.0 - busy)
-        bad = np.zeros_like(x)
+        bad = np.zeros(len(x))
         if slo.tpot_s is not None:
-            bad += self._slow(rps, tau_s, slo.tpot_s)
+            seated = int(np.searchsorted(x, self.seats)) + 1  # who waits makes no batch slower
+            bad[:seated] = self._slow(rps, tau_s[:seated], slo.tpot_s)
+            bad[seated:] = bad[min(seated, len(x)) - 1]
         if slo.ttft_s is not None:
             bad += self._late(rps, x, tau_s, slo.ttft_s)
         return float(weights @ np.minimum(bad, 1.0))
@@ -125,32 +132,42 @@ class Work:
         least, most = max(0.0, mean - 6.0 * spread), mean + 8.0 * spread + 2.0
         most = min(most, self.seats)
         width = (most - least) / _POINTS
-        x: Floats = np.linspace(least + width / 2, most - width / 2, _POINTS, dtype=np.float64)
+        if rps <= 0.0:
+            return np.array([width / 2]), np.ones(1)
+        x = least + width * _MIDDLES
         n = independent * x
-        log_tau = np.log(per_s * (self.fixed_s + self.sequence_s * x) / free + 1e-300)
+        log_tau = np.log(x * (per_s * self.sequence_s / free) + (per_s * self.fixed_s / free + 1e-300))
         # ln n! by Stirling as R. W. Gosper mended it, each factor k of it over the independent instances
         factorial = n * (np.log(x) - 1.0) + 0.5 * np.log(n + 1.0 / 6.0)
-        log_p = np.cumsum(log_tau) * width * independent - factorial
+        log_p = log_tau.cumsum() * (width * independent) - factorial
         likely: Floats = np.exp(log_p - log_p.max())
-        if most >= self.seats and rps > 0.0:  # who finds no seat waits: beyond them each is less likely by one factor
+        if most >= self.seats:  # who finds no seat waits: beyond them each is less likely by one factor
             full = per_s * (self.fixed_s + self.sequence_s * self.seats) / (free * self.seats)
             mean_beyond = -1.0 / (independent * math.log(full))
             x = np.concatenate((x, self.seats + mean_beyond * _QUANTILES))
             beyond = likely[-1] * mean_beyond / width / len(_QUANTILES)
             likely = np.concatenate((likely, np.full(len(_QUANTILES), beyond)))
+        there = likely > _NEVER
+        x, likely = x[there], likely[there]
         return x, likely / float(likely.sum())
 
     def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
-        """Chance that an answer is slower, if its instance's batch stays as it is."""
-        busy = rps * self.prompt_s
-        spread = self.computed_cv2 + self.burst
+        """Chance that an answer is slower, if its instance's batch stays as it is. `tau_s` grows."""
+        free = 1.0 - rps * self.prompt_s
         gaps = np.maximum(0.0, self.lengths - 1.0)
-        alone_s = gaps * tau_s * (1.0 - busy)
+        some = self.lengths[:, 0] >= 2.0  # one token has no time between
+        slow = np.full(len(tau_s), float(_SHARES @ some))
+        hopeful = int(np.searchsorted(tau_s * free, tpot_s))  # the others are slow without any hit
+        if rps <= 0.0 or not hopeful:
+            slow[:hopeful] = 0.0
+            return slow
         # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
-        each = 2.0 * max(1.0 - busy, _LEAST_APART) / spread
-        hits = each * rps * alone_s
-        jumps = (gaps * tpot_s - alone_s) * (each * (1.0 - busy) / self.prompt_s)
-        return _mixed(np.where(gaps < 1.0, 0.0, _hits_tail(jumps, hits)))  # one token has no time between
+        each = 2.0 * max(free, _LEAST_APART) / (self.computed_cv2 + self.burst)
+        alone_s = tau_s[:hopeful] * free
+        hits = gaps[some] * (each * rps * alone_s)
+        jumps = gaps[some] * ((tpot_s - alone_s) * (each * free / self.prompt_s))
+        slow[:hopeful] = _SHARES[some] @ _hits_tail(jumps, hits)
+        return slow
 
     def _late(self, rps: float, x: Floats, tau_s: Floats, ttft_s: float) -> Floats:
         """Chance that the first token comes too late, for a request that finds so many."""
@@ -166,19 +183,14 @@ class Work:
         own_s = self.prompts * self.prompt_s + np.maximum(1.0, self.prompts * steps) * step_s + 0.5 * tau_s
         left_s = ttft_s - own_s - seat_s
         late = np.where(left_s > 0.0, used * np.exp(-np.maximum(left_s, 0.0) / wait_s), 1.0)
-        return _mixed(late)
+        mean: Floats = _SHARES @ late
+        return mean
 
 
-def _mixed(rows: Floats) -> Floats:
-    """Mean of rows that are each as likely as its share."""
-    mean: Floats = _SHARES @ rows
-    return mean
-
-
-def _spread(cv2: float, deviates: Sequence[float]) -> Floats:
+def _spread(cv2: float, deviates: Floats) -> Floats:
     """Sizes over their mean, distributed log-normally, in rows of one."""
     log_variance = math.log1p(cv2)
-    return np.exp(math.sqrt(log_variance) * np.array([[each] for each in deviates]) - log_variance / 2.0)
+    return np.exp(math.sqrt(log_variance) * deviates - log_variance / 2.0)
 
 
 def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
@@ -186,17 +198,34 @@ def _hits_tail(jumps: Floats, hits: Floats) -> Floats:
 
     The sum over the number where it is small, else as a gamma distribution by E. B. Wilson and M. M. Hilferty (1931).
     """
-    jumps = np.maximum(jumps, 0.0)
-    ninth = 2.0 / (9.0 * np.maximum(hits, _FEW_HITS / 2))
-    many = _normal_tail((np.cbrt(jumps / np.maximum(hits, 1e-9)) - 1.0 + ninth) / np.sqrt(ninth))
-    few, more, number = np.zeros_like(jumps), np.zeros_like(jumps), np.exp(-hits)
-    term = np.exp(-jumps)
-    for count in range(1, _TERMS):
-        more += term
-        number = number * hits / count
-        few += number * more
-        term = term * jumps / count
-    return np.where(jumps <= 0.0, 1.0, np.where(hits < _FEW_HITS, few, many))
+    tail, few = np.empty(hits.shape), hits < _FEW_HITS
+    tail[few] = _few_hits_tail(np.minimum(jumps[few], _FAR), hits[few])
+    many = ~few
+    hits = hits[many]
+    ninth = 2.0 / (9.0 * hits)
+    tail[many] = _normal_tail((np.cbrt(jumps[many] / hits) - 1.0 + ninth) / np.sqrt(ninth))
+    return tail
+
+
+def _few_hits_tail(jumps: Floats, hits: Floats) -> Floats:
+    """The same as a sum over the number of hits: so many jumps are more if fewer Poisson events lie within `jumps`."""
+    powers = _powers(np.concatenate((hits, jumps)))
+    tail: Floats = np.exp(-hits - jumps) * np.einsum(
+        "ij,ij->j", powers[:, : len(hits)], _FEWER @ powers[:, len(hits) :]
+    )
+    return tail
+
+
+def _powers(values: Floats) -> Floats:
+    """Powers of 0 to `_TERMS` - 1, in rows."""
+    rows = np.empty((_TERMS, len(values)))
+    rows[0] = 1.0
+    done, power = 1, values  # the power of so many
+    while done < _TERMS:
+        more = min(done, _TERMS - done)
+        np.multiply(rows[:more], power, out=rows[done : done + more])
+        done, power = 2 * done, power * power
+    return rows
 
 
 def _normal_tail(deviations: Floats) -> Floats:

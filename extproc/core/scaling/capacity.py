@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from statistics import median
 
 from extproc.core.pricing.classes import ClassPolicy
@@ -23,8 +24,11 @@ __all__ = ["GOOD", "Limits", "capacity_rps", "limits_of", "load_of", "tightest"]
 GOOD = 0.99  # share of answers that are within their SLO at capacity
 _HOPELESS = 0.5  # share of answers that exceed a limit alone, from which on it is another
 _DOUBLINGS = 10
-_STEPS, _EXACT = 24, 2e-3
-_NONE, _FULL = 1e-6, 4.6  # shares over what may be bad; the logarithm of all over 1 %
+_STEPS = 40  # evaluations at the most
+_LEAST = 1e-6  # of the requests a second that fill the batch; above 0 even where nothing can be carried
+_NEAR, _EXACT = 0.05, 1e-3  # one more secant is enough from so near an end, or within so small a part
+_TRUSTED = 4  # secants until one is not
+_TINY = 1e-8  # share of bad answers, and of good ones
 
 
 def limits_of(instances: Iterable[Instance]) -> Limits:
@@ -49,6 +53,15 @@ def tightest(classes: ClassPolicy) -> Slo:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where the share of bad answers passes what may be: the next one is looked for near the last."""
+
+    share: float = 0.8  # of the requests a second at which the batch is always full
+    slope: float = 20.0  # of the odds' logarithm, by that share
+    rps: float = math.nan  # on each instance
+
+
 def capacity_rps(
     speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, instances: float = 1.0, good: float = GOOD
 ) -> float:
@@ -58,7 +71,7 @@ def capacity_rps(
     """
     work = Work.of(speed, demand, limits)
     beyond = _beyond(work, slo, good)
-    return _edge(lambda rps: beyond(rps, instances), 0.0, work.most_rps)
+    return _edge(lambda rps: beyond(rps, instances), work.most_rps, Edge()).rps
 
 
 def load_of(speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, good: float = GOOD) -> float:
@@ -68,55 +81,68 @@ def load_of(speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, good: flo
     """
     if demand.requests_s <= 0.0:
         return 0.0
+    return demand.requests_s / edge_of(speed, demand, limits, slo, good=good).rps
+
+
+def edge_of(
+    speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, near: Edge | None = None, good: float = GOOD
+) -> Edge:
+    """Return what each of as many such instances carries as `demand` fills, be it a part of one.
+
+    `near`: what was found for nearly the same; it is found sooner so, and the same.
+    """
     work = Work.of(speed, demand, limits)
     beyond = _beyond(work, slo, good)
-    alone = _edge(lambda rps: beyond(rps, 1.0), 0.0, work.most_rps)
-    if demand.requests_s <= alone:
-        return demand.requests_s / alone
-    return demand.requests_s / _edge(lambda rps: beyond(rps, demand.requests_s / rps), alone, work.most_rps)
+    return _edge(lambda rps: beyond(rps, max(1.0, demand.requests_s / rps)), work.most_rps, near or Edge())
 
 
 def _beyond(work: Work, slo: Slo, good: float) -> Callable[[float, float], float]:
-    """Share of answers that a load makes bad, over what may be; of requests a second on each of so many instances."""
-    slo = _within_reach(work, slo)
-    alone = work.bad_share(0.0, 1.0, slo)
-    may_be = (1.0 - good) * (1.0 - alone)
-    return lambda rps, instances: (work.bad_share(rps, instances, slo) - alone) / may_be
+    """How much likelier than it may be a load makes an answer bad: the logarithm of the odds over those that may be.
+
+    It is nearly a straight line. Of requests a second on each of so many instances.
+    """
+    ttft_s, late = _kept(slo.ttft_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(ttft_s=limit_s)))
+    tpot_s, slow = _kept(slo.tpot_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(tpot_s=limit_s)))
+    slo, alone = Slo(ttft_s=ttft_s, tpot_s=tpot_s), min(1.0, late + slow)
+    may_be = _log_odds(1.0 - good)
+    return lambda rps, instances: _log_odds((work.bad_share(rps, instances, slo) - alone) / (1.0 - alone)) - may_be
 
 
-def _within_reach(work: Work, slo: Slo) -> Slo:
-    """The SLO with such limits as most answers keep on an idle instance."""
-    return Slo(
-        ttft_s=_kept(slo.ttft_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(ttft_s=limit_s))),
-        tpot_s=_kept(slo.tpot_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(tpot_s=limit_s))),
-    )
+def _log_odds(share: float) -> float:
+    share = min(max(share, _TINY), 1.0 - _TINY)
+    return math.log(share / (1.0 - share))
 
 
-def _kept(limit_s: float | None, beyond: Callable[[float], float]) -> float | None:
-    """The limit, doubled until most answers are within it; None stays none, and so is one that never is."""
+def _kept(limit_s: float | None, beyond: Callable[[float], float]) -> tuple[float | None, float]:
+    """The limit, doubled until most answers on an idle instance are within it, and the share beyond it.
+
+    None stays none, and so is one that never is.
+    """
     for _ in range(_DOUBLINGS):
-        if limit_s is None or beyond(limit_s) < _HOPELESS:
-            return limit_s
-        limit_s *= 2.0
-    return None
-
-
-def _edge(beyond: Callable[[float], float], least: float, most: float) -> float:
-    """Where a growing function passes 1, `least` if it is there already; on its logarithm by Illinois and halving."""
-    low, high = math.log(max(beyond(least), _NONE)), _FULL
-    if low >= 0.0:
-        return least
-    side = 0
-    for step in range(_STEPS):
-        if most - least <= _EXACT * most:
+        if limit_s is None:
             break
-        middle = (least * high - most * low) / (high - low) if step % 3 else (least + most) / 2.0
-        middle = min(max(middle, least + 0.1 * (most - least)), most - 0.1 * (most - least))
-        value = math.log(max(beyond(middle), _NONE))
+        if (share := beyond(limit_s)) < _HOPELESS:
+            return limit_s, share
+        limit_s *= 2.0
+    return None, 0.0
+
+
+def _edge(beyond: Callable[[float], float], most_rps: float, near: Edge) -> Edge:
+    """Where a growing function of up to `most_rps` passes 0: by secants, and halving where they lead astray."""
+    least, most = _LEAST, 1.0
+    at, slope = near.share, near.slope
+    before_at = before = math.nan
+    for step in range(1, _STEPS):
+        value = beyond(at * most_rps)
         if value < 0.0:
-            least, low, high = middle, value, high / 2.0 if side < 0 else high
-            side = -1
+            least = at
         else:
-            most, high, low = middle, value, low / 2.0 if side > 0 else low
-            side = 1
-    return least or most  # however near to 0 that is
+            most = at
+        if (value - before) * (at - before_at) > 0.0:
+            slope = (value - before) / (at - before_at)
+        found = min(max(at - value / slope, least), most)
+        if abs(value) <= _NEAR or most - least <= _EXACT * most:
+            break
+        before_at, before = at, value
+        at = found if step % _TRUSTED and least < found < most else (least + most) / 2.0
+    return Edge(found, slope, found * most_rps)

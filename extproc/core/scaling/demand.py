@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from statistics import fmean, median
@@ -28,7 +28,10 @@ _USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
 _USUAL_OUTPUT_CV2 = 0.7  # most of them have 0.5 to 0.9
 _LONG = 1.5  # times the usual time between two looks: of a gap, the number of requests tells no burst
 
-_values = attrgetter(*Counts.__slots__)
+_Row = tuple[float, ...]  # the numbers of `Counts`, in their order
+_row = attrgetter(*Counts.__slots__)
+_NOTHING: _Row = _row(Counts())
+_REQUESTS, _ANSWERS = (Counts.__slots__.index(name) for name in ("requests", "answers"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +62,9 @@ class Rates:
 
     def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
         self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
-        self._last: dict[str, Counts] = {}
-        self._ever: dict[str, Counts] = {}  # all that was seen to come
-        self._looks: deque[tuple[float, float, Mapping[str, Counts]]] = deque()  # from, until, and what came between
+        self._last: dict[str, _Row] = {}
+        self._ever: dict[str, _Row] = {}  # all that was seen to come
+        self._looks: deque[_Look] = deque()
         self._until_s: float | None = None
 
     def add(self, at_s: float, counts: Mapping[str, Counts]) -> None:
@@ -71,16 +74,17 @@ class Rates:
         """
         if not counts or at_s == self._until_s:
             return
+        rows = {model: _row(now) for model, now in counts.items()}
         if self._until_s is not None and at_s > self._until_s:
-            new = {model: _since(now, self._last.get(model, Counts())) for model, now in counts.items()}
-            self._looks.append((self._until_s, at_s, new))
+            new = {model: _since(row, self._last.get(model, _NOTHING)) for model, row in rows.items()}
+            self._looks.append(_Look(self._until_s, at_s, new))
             for model, each in new.items():
-                self._ever[model] = _added((self._ever.get(model, Counts()), each))
+                self._ever[model] = _sum([self._ever.get(model, _NOTHING), each])
         else:
             self._looks.clear()
         self._until_s = at_s
-        self._last |= counts
-        while self._looks and self._looks[0][1] <= at_s - self._kept_s:
+        self._last |= rows
+        while self._looks and self._looks[0].until_s <= at_s - self._kept_s:
             self._looks.popleft()
 
     def demand(self, models: Iterable[str]) -> Demand | None:
@@ -88,17 +92,17 @@ class Rates:
         if not self._looks or self._until_s is None:
             return None
         chosen = frozenset(models)
-        sums = [(since, until, _sum(new, chosen)) for since, until, new in self._looks]
-        until_s = self._until_s
-        lately = [each for each in sums if each[0] >= until_s - self._rate_s - 1e-9] or sums[-1:]
-        covers_s = until_s - lately[0][0]
-        came = _added(counts for _, _, counts in lately)
-        sized, answered = self._window(sums, "requests"), self._window(sums, "answers")
-        judged = self._window(sums, "answers", _ENOUGH_JUDGED)
-        ever = _sum(self._ever, chosen)
+        came = [(look.since_s, look.of(chosen)) for look in self._looks]
+        begins_s = self._until_s - self._rate_s - 1e-9
+        lately = [each for each in came if each[0] >= begins_s] or came[-1:]
+        covers_s = self._until_s - lately[0][0]
+        asked = _counts([row for _, row in lately])
+        sized, answered = self._window(came, _REQUESTS), self._window(came, _ANSWERS)
+        judged = self._window(came, _ANSWERS, _ENOUGH_JUDGED)
+        ever = _counts([row for model, row in self._ever.items() if model in chosen])
         return Demand(
-            requests_s=came.requests / covers_s,
-            shed_s=came.shed / covers_s,
+            requests_s=asked.requests / covers_s,
+            shed_s=asked.shed / covers_s,
             prompt_tokens=_mean("prompt_tokens", "requests", sized, ever, _ASSUMED_PROMPT_TOKENS),
             cached_tokens=_mean("cached_tokens", "requests", sized, ever, 0.0),
             output_tokens=_mean("output_tokens", "answers", answered, ever, _ASSUMED_OUTPUT_TOKENS),
@@ -109,38 +113,50 @@ class Rates:
             judged=judged.judged,
             late=judged.late,
             slow=judged.slow,
-            burst=_burst([(until - since, counts.requests) for since, until, counts in sums]),
+            burst=_burst([(look.until_s - look.since_s, look.of(chosen)[_REQUESTS]) for look in self._looks]),
             covers_s=covers_s,
         )
 
-    def _window(self, sums: list[tuple[float, float, Counts]], what: str, enough: float = _ENOUGH) -> Counts:
+    def _window(self, came: list[tuple[float, _Row]], what: int, enough: float = _ENOUGH) -> Counts:
         """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
-        begins_s, total, found = sums[-1][1] - self._sizes_s, 0.0, []
-        for since, _, counts in reversed(sums):
-            if since < begins_s and total >= enough:
+        begins_s, total, found = self._looks[-1].until_s - self._sizes_s, 0.0, []
+        for since_s, row in reversed(came):
+            if since_s < begins_s and total >= enough:
                 break
-            total += getattr(counts, what)
-            found.append(counts)
-        return _added(found)
+            total += row[what]
+            found.append(row)
+        return _counts(found)
 
 
-def _since(now: Counts, before: Counts) -> Counts:
-    if now.requests < before.requests or now.answers < before.answers:
+@dataclass(slots=True)
+class _Look:
+    """What came between two looks."""
+
+    since_s: float
+    until_s: float
+    rows: Mapping[str, _Row]  # by model
+    sums: dict[frozenset[str], _Row] = field(default_factory=dict)  # of models that were asked for together
+
+    def of(self, models: frozenset[str]) -> _Row:
+        """Of these models together."""
+        known = self.sums.get(models)
+        if known is None:
+            known = self.sums[models] = _sum([row for model, row in self.rows.items() if model in models])
+        return known
+
+
+def _since(now: _Row, before: _Row) -> _Row:
+    if now[_REQUESTS] < before[_REQUESTS] or now[_ANSWERS] < before[_ANSWERS]:
         return now
-    return _counts([max(0.0, new - old) for new, old in zip(_values(now), _values(before), strict=True)])
+    return tuple([max(0.0, new - old) for new, old in zip(now, before, strict=True)])
 
 
-def _sum(counts: Mapping[str, Counts], models: frozenset[str]) -> Counts:
-    return _added(each for model, each in counts.items() if model in models)
+def _sum(rows: list[_Row]) -> _Row:
+    return tuple(map(sum, zip(*rows, strict=True))) if rows else _NOTHING
 
 
-def _added(counts: Iterable[Counts]) -> Counts:
-    rows = [_values(each) for each in counts]
-    return _counts(map(sum, zip(*rows, strict=True))) if rows else Counts()
-
-
-def _counts(values: Iterable[float]) -> Counts:
-    return Counts(**dict(zip(Counts.__slots__, values, strict=True)))
+def _counts(rows: list[_Row]) -> Counts:
+    return Counts(**dict(zip(Counts.__slots__, _sum(rows), strict=True)))
 
 
 def _mean(tokens: str, of: str, lately: Counts, ever: Counts, unknown: float) -> float:
@@ -164,6 +180,8 @@ def _burst(looks: list[tuple[float, float]]) -> float:
     Nor does a sudden one: the largest tenth is left out, and made up for as normal noise would have it. `looks` are
     seconds and requests. Less by its own standard error, and never below that of requests that come at random.
     """
+    if len(looks) < _BURST_LOOKS:
+        return 1.0
     usual_s = median(seconds for seconds, _ in looks)
     requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
     mean = fmean(requests)

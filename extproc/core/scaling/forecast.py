@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import floor, isfinite, nan
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ Loads = NDArray[np.float64]
 
 HORIZONS_STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48])
 _VERSION = 1
+_MOST_AHEAD = 16  # forecasts that are kept until the next look
 _LEAST_LOAD = 0.02  # instances: below it, errors are not seen relative to the load
 _LEAST_SHARE = 0.05  # of the usual load, likewise
 
@@ -65,6 +67,7 @@ class Forecaster:
         self._at_s = nan  # of the last look
         self._shares: dict[bytes, Loads] = {}  # by which experts know anything; as of the last judgement
         self._wide: dict[float, Loads] = {}  # by quantile; likewise
+        self._ahead: dict[tuple[float, float], tuple[Loads, Loads]] = {}  # by time and horizon; since the last look
 
     def add(self, at_s: float, load: float, covers_s: float) -> None:
         """The mean load of the last `covers_s` seconds before `at_s`.
@@ -75,6 +78,7 @@ class Forecaster:
         if covers_s <= 0 or passed_s < 0 or not isfinite(load):
             return
         self._at_s = at_s
+        self._ahead.clear()
         self._experts.add(at_s, load, covers_s, passed_s)
         closed = self._history.add(at_s, load, covers_s)
         for step in closed:
@@ -93,15 +97,20 @@ class Forecaster:
         """
         if not isfinite(self._at_s):
             return Forecast(now=0.0, horizon_s=horizon_s, expected=0.0, planned=0.0)
-        places_s = HORIZONS_STEPS * self._history.grid.step_s
-        between_s = places_s[(places_s > 0) & (places_s < horizon_s)].tolist()
-        horizons_s = [0.0, *between_s, horizon_s]
-        rows = np.abs(places_s - np.array(horizons_s)[:, None]).argmin(axis=1)
-        late_s = max(0.0, at_s - self._at_s)
-        _, mixture = self._mixture([late_s + ahead_s for ahead_s in horizons_s], rows)
+        step_s = self._history.grid.step_s
+        horizons_s, rows = _until(horizon_s, step_s)
+        if (at_s, horizon_s) not in self._ahead:
+            if len(self._ahead) >= _MOST_AHEAD:
+                self._ahead.clear()
+            late_s = max(0.0, at_s - self._at_s)
+            _, mixture = self._mixture([late_s + ahead_s for ahead_s in horizons_s], rows)
+            self._ahead[at_s, horizon_s] = mixture, self._size(mixture)
+        mixture, size = self._ahead[at_s, horizon_s]
         if quantile not in self._wide:
+            if len(self._wide) >= _MOST_AHEAD:
+                self._wide.clear()
             self._wide[quantile] = self._errors.quantile(quantile) * self._errors.spread
-        planned = mixture + np.interp(horizons_s, places_s, self._wide[quantile]) * self._size(mixture)
+        planned = mixture + np.interp(horizons_s, HORIZONS_STEPS * step_s, self._wide[quantile]) * size
         return Forecast(
             now=float(mixture[0]),
             horizon_s=horizon_s,
@@ -189,6 +198,15 @@ class Forecaster:
         self._experts.remembered = dump.remembered
         self._at_s = dump.at_s
         return True
+
+
+@lru_cache(maxsize=64)
+def _until(horizon_s: float, step_s: float) -> tuple[tuple[float, ...], NDArray[np.intp]]:
+    """All times ahead that are judged up to the horizon, and itself; and which of the judged is the nearest to each."""
+    places_s = HORIZONS_STEPS * step_s
+    between_s = places_s[(places_s > 0) & (places_s < horizon_s)].tolist()
+    horizons_s = (0.0, *between_s, horizon_s)
+    return horizons_s, np.abs(places_s - np.array(horizons_s)[:, None]).argmin(axis=1)
 
 
 def _errors(history: History) -> Errors:

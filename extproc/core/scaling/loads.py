@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from extproc.core.pricing.slo import Slo
-from extproc.core.scaling.capacity import limits_of, load_of
+from extproc.core.scaling.capacity import Edge, edge_of, limits_of
 from extproc.core.scaling.correction import Correction
 from extproc.core.scaling.demand import Demand
 from extproc.core.scaling.pools import speed_of
@@ -30,6 +30,7 @@ class Loads:
     factor: float  # what of its computed capacity is true
     sizes: tuple[float, ...]  # capacity of an instance of each pool, in instances of the first
     capacity_rps: float  # of one of the first, at these sizes of requests
+    edges: tuple[Edge, ...] = ()  # of each pool's instances
 
     @property
     def load(self) -> float:
@@ -44,27 +45,26 @@ def loads(
     demand: Demand,
     slo: Slo,
     correction: Correction,
+    last: Loads | None = None,
 ) -> Loads:
-    """The load of a group, `instances` being those of each pool."""
+    """The load of a group, `instances` being those of each pool; found sooner with the `last` one of the same pools."""
+    near: Sequence[Edge | None] = last.edges if last and len(last.edges) == len(pools) else [None] * len(pools)
     factors = [correction.factor(pool.name) for pool in pools]
-    of_each = [_filled(pool, those, speeds, demand, slo) for pool, those in zip(pools, instances, strict=True)]
-    true = [each / factor for each, factor in zip(of_each, factors, strict=True)]
     rate = max(demand.requests_s, _LEAST_RPS)
+    asked = replace(demand, requests_s=rate)
+    edges = [
+        edge_of(speed_of(pool, those, speeds), asked, limits_of(those), slo, near=edge)
+        for pool, those, edge in zip(pools, instances, near, strict=True)
+    ]
+    of_each = [rate / edge.rps for edge in edges]
+    true = [each / factor for each, factor in zip(of_each, factors, strict=True)]
     return Loads(
         computed=of_each[0] if demand.requests_s > 0.0 else 0.0,
         factor=factors[0],
         sizes=tuple(true[0] / each for each in true),
         capacity_rps=rate / true[0],
+        edges=tuple(edges),
     )
-
-
-def _filled(
-    pool: PoolRules, instances: Sequence[Instance], speeds: Mapping[str, Speed], demand: Demand, slo: Slo
-) -> float:
-    """Instances that the demand fills, above 0."""
-    speed, limits = speed_of(pool, instances, speeds), limits_of(instances)
-    asked = replace(demand, requests_s=max(demand.requests_s, _LEAST_RPS))
-    return load_of(speed, asked, limits, slo)
 
 
 def risen(usual: Demand, latest: Demand) -> Demand:

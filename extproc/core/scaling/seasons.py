@@ -38,8 +38,8 @@ class Season:
             self._kept, self._kept_at = {}, self._history.newest
         places = [time_s / bucket_s - 0.5 for time_s in times_s]
         missing = {bucket for place in places for bucket in (floor(place), floor(place) + 1)} - self._kept.keys()
-        if missing:
-            buckets = np.array(sorted(missing))
+        if missing:  # and the next ones too, that the same horizons will ask for before the newest bucket is over
+            buckets = np.array(sorted(missing | {bucket + 1 for bucket in missing}))
             self._kept.update(zip(buckets.tolist(), self._expected(buckets).tolist(), strict=True))
         between = [(self._kept[floor(place)], self._kept[floor(place) + 1], place - floor(place)) for place in places]
         return [before + (after - before) * share for before, after, share in between]
