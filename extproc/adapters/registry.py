@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import msgspec
 
 from extproc.adapters.destinations import Destinations, Gate
+from extproc.adapters.leader import leader_key
 from extproc.adapters.persistence import persist
 from extproc.adapters.redis_link import Link, Script
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
@@ -26,6 +27,7 @@ from extproc.core.fleet.events import (
     decode_instance,
 )
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
     import asyncio
@@ -80,11 +82,20 @@ class Registry:
         arguments = (self._channel, instance.id, msgspec.json.encode(instance), max(1, round(ttl_s * 1000)))
         await self.link.run(self._publish, keys, arguments)
 
-    async def order(self, instance_id: str, lifecycle: Lifecycle | None) -> bool:
-        """Let an instance count as `lifecycle`, or as what it is (None). False if it is not known."""
+    async def order(self, instance_id: str, lifecycle: Lifecycle | None, fence: int | None = None) -> bool:
+        """Let an instance count as `lifecycle`, or as what it is (None). False if it is not known.
+
+        With a `fence`, the number of the autoscaler that leads, RegistryError is raised if another one does by now.
+        """
         keys = [self._record + instance_id, self._orders, self._seq]
-        arguments = (self._channel, instance_id, lifecycle or "")
-        return bool(await self.link.run(self._order, keys, arguments))
+        arguments = [self._channel, instance_id, lifecycle or ""]
+        if fence is not None:
+            keys.append(leader_key(self.base))
+            arguments.append(str(fence))
+        done = int(await self.link.run(self._order, keys, arguments))
+        if done < 0:
+            raise RegistryError("another replica leads by now")
+        return bool(done)
 
     async def remove(self, instance_id: str) -> bool:
         """Delete an instance and any order for it; False if it is not known. A live agent publishes it anew."""

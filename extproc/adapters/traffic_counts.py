@@ -7,6 +7,7 @@ added twice. One hash of routers with what each holds now; a word counts for `WO
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from extproc.adapters.redis_link import Link
 
+_REGULAR_S = 3.0  # routers tell once a second
 WORD_LIFE_S = 15.0  # a router that has said nothing for so long holds nothing any more
 _NAMES = tuple(each.name for each in fields(Counts))
 
@@ -34,6 +36,8 @@ class Traffic:
     """Requests that wait in routers now, by model; none is 0."""
     routers: int
     """That have told within `WORD_LIFE_S`. With none, nothing is known of the load: it need not be 0."""
+    age_s: float = 0.0
+    """How old these counts are, by those routers that tell regularly; 0 without any."""
 
 
 class TrafficCounts:
@@ -75,20 +79,28 @@ class TrafficCounts:
             except ValueError:  # of another program
                 continue
         words = [_held(text, now_ms) for text in (await self._link.command("HGETALL", self._routers))[1::2]]
-        alive = [held for held in words if held is not None]
-        models = {model for held in alive for model in held}
-        return Traffic(counts, {model: sum(held.get(model, 0) for held in alive) for model in models}, len(alive))
+        alive = [word for word in words if word is not None]
+        models = {model for held, _ in alive for model in held}
+        held = {model: sum(held.get(model, 0) for held, _ in alive) for model in models}
+        return Traffic(counts, held, len(alive), _age_s([age_s for _, age_s in alive]))
 
 
 _DECODER = msgspec.json.Decoder(dict[str, int])
 
 
-def _held(text: bytes, now_ms: float) -> dict[str, int] | None:
-    """What a router holds by its latest word, None if that is too old, or of another program."""
+def _age_s(ages_s: list[float]) -> float:
+    """Of all counts together: routers tell one after the other. One that tells no more has ended, or soon will have."""
+    lately = [age_s for age_s in ages_s if age_s <= _REGULAR_S]
+    return fmean(lately) if lately else min(ages_s, default=0.0)
+
+
+def _held(text: bytes, now_ms: float) -> tuple[dict[str, int], float] | None:
+    """What a router holds by its latest word, and the age of that in s; None if too old, or of another program."""
     try:
         _, told_ms, held = text.split(b" ", 2)
-        if now_ms - float(told_ms) > WORD_LIFE_S * 1000:
+        age_s = (now_ms - float(told_ms)) / 1000
+        if age_s > WORD_LIFE_S:
             return None
-        return {model: count for model, count in _DECODER.decode(held).items() if count > 0}
+        return {model: count for model, count in _DECODER.decode(held).items() if count > 0}, max(0.0, age_s)
     except (ValueError, msgspec.DecodeError):
         return None

@@ -92,7 +92,8 @@ def actions(
     What a person has drained is neither resumed nor stopped.
     """
     theirs = {each.id for each in instances if each.lifecycle is Lifecycle.DRAINING} - set(journal.drained)
-    resume = [each for each in recommendation.resume if each in journal.drained]
+    stopping = {each for each in journal.drained if journal.stopping(each, now_s)}  # too late to bring it back
+    resume = [each for each in recommendation.resume if each in journal.drained and each not in stopping]
     drain = [each for each in recommendation.drain if each not in theirs]
     stop = [each for each in recommendation.stop if each not in theirs and not journal.stopping(each, now_s)]
     missing = recommendation.desired - recommendation.ready - recommendation.coming - len(resume)
@@ -118,6 +119,6 @@ def begun(
                 stops.append(Stop(id=action.instance, at_s=now_s))
             case ActionKind.DRAIN:
                 drained = [*(each for each in drained if each != action.instance), action.instance]
-            case ActionKind.RESUME:
-                drained = [each for each in drained if each != action.instance]
+            case ActionKind.RESUME:  # it is ours to bring back until it is Ready: the order may be lost on its way
+                stops = [stop for stop in stops if stop.id != action.instance]
     return msgspec.structs.replace(journal, launches=tuple(launches), stops=tuple(stops), drained=tuple(drained))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from extproc.core.values.instance import Lifecycle
@@ -80,8 +81,12 @@ class Doing:
         pools: Mapping[str, PoolRules],
         instances: Mapping[str, Instance],
         leads: Callable[[], bool],
+        *,
+        fence: int,
     ) -> None:
         """Begin all. `instances` by id, as agents tell of them; `leads` is asked right before each.
+
+        `fence`, the leader's number, goes with each: whoever has seen a higher one can refuse it.
 
         Those that are not begun count as come to nothing, also where the turn is cut off.
         """
@@ -90,9 +95,10 @@ class Doing:
             while left and leads():
                 action = left[0]
                 if action.kind in (ActionKind.DRAIN, ActionKind.RESUME):
-                    await self._order(action)
+                    await self._order(action, fence)
                 elif self._command is not None:
-                    work = self._run(self._command, action, pools[action.pool], instances.get(action.instance), leads)
+                    called = partial(self._command, leads=leads, fence=fence)
+                    work = self._run(called, action, pools[action.pool], instances.get(action.instance))
                     task = asyncio.create_task(work, name=f"{action.kind} {action.instance}")
                     self._running.add(task)
                     task.add_done_callback(self._running.discard)
@@ -102,11 +108,11 @@ class Doing:
                 log.warning("%s of %s is left undone", action.kind, action.instance)
                 self._undone(action)
 
-    async def take_back(self, instance_ids: Iterable[str]) -> None:
+    async def take_back(self, instance_ids: Iterable[str], fence: int) -> None:
         """Take our orders back from instances that are gone: another one may come under the same id."""
         for instance_id in instance_ids:
             try:
-                await self._registry.order(instance_id, None)
+                await self._registry.order(instance_id, None, fence)
             except RegistryError as error:
                 log.warning("the order to drain %s was not taken back: %s", instance_id, error)
 
@@ -115,10 +121,10 @@ class Doing:
         if self._running:
             await asyncio.wait([*self._running], timeout=within_s)
 
-    async def _order(self, action: Action) -> None:
+    async def _order(self, action: Action, fence: int) -> None:
         lifecycle = Lifecycle.DRAINING if action.kind is ActionKind.DRAIN else None
         try:
-            known = await self._registry.order(action.instance, lifecycle)
+            known = await self._registry.order(action.instance, lifecycle, fence)
         except RegistryError as error:
             self._note(action, "failed")
             log.warning("%s of %s: %s", action.kind, action.instance, error)
@@ -128,13 +134,12 @@ class Doing:
 
     async def _run(
         self,
-        command: InstanceCommand,
+        command: Callable[[Action, PoolRules, Instance | None], Awaitable[Ended]],
         action: Action,
         pool: PoolRules,
         instance: Instance | None,
-        leads: Callable[[], bool],
     ) -> None:
-        ended = await command(action, pool, instance, leads)
+        ended = await command(action, pool, instance)
         self._note(action, ended.value)
         if ended is Ended.FAILED:  # one that timed out may have done it: it is reckoned with
             self._undone(action)

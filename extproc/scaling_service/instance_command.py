@@ -63,17 +63,18 @@ class InstanceCommand:
         self._turn = asyncio.Semaphore(at_once)
 
     async def __call__(
-        self, action: Action, pool: PoolRules, instance: Instance | None, leads: Callable[[], bool] = lambda: True
+        self, action: Action, pool: PoolRules, instance: Instance | None, *, leads: Callable[[], bool], fence: int
     ) -> Ended:
         """Run it for one action. `instance` is the one that is stopped, as its agent has told of it; None of others.
 
-        `leads` is asked once it is its turn: another replica may have taken over while others ran.
+        `leads` is asked once it is its turn: another replica may have taken over while others ran. `fence` is the
+        number under which this one leads.
         """
         async with self._turn:
             if not leads():
                 log.warning("%s of %s is left undone: this replica leads no longer", action.kind, action.instance)
                 return Ended.FAILED
-            ended, how = await self._run(self._environment(action, pool, instance))
+            ended, how = await self._run(self._environment(action, pool, instance, fence))
         about = f"{action.kind} of {action.instance} in pool {action.pool}"
         if ended is Ended.DONE:
             log.info("%s: the command was taken", about)
@@ -101,11 +102,12 @@ class InstanceCommand:
             return Ended.TIMED_OUT, f"was ended after {self._timeout_s:g} s; whether it has done it is not known"
         return (Ended.FAILED, f"failed with status {status}") if status else (Ended.DONE, "was taken")
 
-    def _environment(self, action: Action, pool: PoolRules, instance: Instance | None) -> dict[str, str]:
+    def _environment(self, action: Action, pool: PoolRules, instance: Instance | None, fence: int) -> dict[str, str]:
         recommendation = action.recommendation
         ours = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         return ours | {
             "EXTPROC_ACTION": action.kind.value,
+            "EXTPROC_FENCE": str(fence),
             "EXTPROC_FLEET": self._fleet,
             "EXTPROC_POOL": pool.name,
             "EXTPROC_INSTANCE": action.instance,

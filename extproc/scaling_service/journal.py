@@ -73,7 +73,8 @@ def after_look(
     """The journal, with what the fleet shows of it by now.
 
     `members` are the instances of each pool, `patience_s` is how long a pool's start may take before it is given up,
-    `outside` are ids of instances that belong to no pool: a start of one of them stays, lest it be made over and over.
+    `outside` are ids of instances that belong to no pool, or to none yet: a start of one of them stays, lest it be made
+    over and over.
     """
     launches = _matched(journal.launches, members)
     pending = {launch.id for launch in journal.launches if not launch.instance}
@@ -120,7 +121,8 @@ def _matched(launches: Iterable[Launch], members: Mapping[str, Sequence[Instance
         if not launch.instance:
             there = [instance.id for instance in members.get(launch.pool, ()) if instance.lifecycle in _THERE]
             new = [each for each in there if each not in launch.beside and each not in taken]
-            found = launch.id if launch.id in there else next(iter(new), "")
+            ids = {instance.id for instance in members.get(launch.pool, ())}
+            found = launch.id if launch.id in ids else next(iter(new), "")
             taken.add(found)
             launch = msgspec.structs.replace(launch, instance=found)  # noqa: PLW2901 - the same one, matched
         matched.append(launch)

@@ -191,7 +191,7 @@ class Loop:
         began_s = time.monotonic()
         seen = await self._parts.sights.look(self._journal)
         made = self._scaler.look(seen.sight)
-        if not seen.routers:
+        if not seen.sight.routers:
             made = tuple(kept(each, "no router tells how many requests come: nothing is taken away") for each in made)
         self._parts.metrics.looked(time.monotonic() - began_s)
         self._tell_outside(seen)
@@ -224,8 +224,8 @@ class Loop:
             raise RegistryError("another replica leads by now")
         self._journal = journal
         by_id = {each.id: each for each in seen.sight.instances if each.address}
-        await parts.doing.do(begin, seen.pools, by_id, lambda: self._leads(fence))
-        await parts.doing.take_back(each for each in before.drained if each not in by_id)
+        await parts.doing.do(begin, seen.pools, by_id, lambda: self._leads(fence), fence=fence)
+        await parts.doing.take_back((each for each in before.drained if each not in by_id), fence)
         self._tell_webhook(seen, word, begin, fence)
         if not await parts.memory.tell(encode_word(word), fence):
             raise RegistryError("another replica leads by now")
@@ -250,7 +250,7 @@ class Loop:
         webhook = self._parts.webhook
         if webhook is None or time.monotonic() < self._settled_at_s:
             return
-        self._stops_untold |= {action.pool for action in begin if action.kind is ActionKind.STOP}
+        self._stops_untold |= {action.pool for action in begin if action.kind in (ActionKind.STOP, ActionKind.RESUME)}
         for each in word.recommendations:
             if each.pool in self._stops_untold or self._journal.told.get(each.pool) != each.desired:
                 here = {member.id for member in seen.members[each.pool]}

@@ -24,7 +24,7 @@ from extproc.addresses import Access, Endpoint, TlsFiles, UnixSocket
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.rules import ScalingRules
-from extproc.core.scaling.scaler import Scaler
+from extproc.core.scaling.scaler import LOOK_S, Scaler
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import RegistryError
 from extproc.observe.scaling_metrics import ScalingMetrics
@@ -45,6 +45,11 @@ _WEBHOOK_BUDGET_S = 15.0  # of all attempts at one message: after that it holds 
 _FAREWELL_S = 2.0
 _COMMANDS_END_S = 20.0  # of the 30 s that Kubernetes grants; they end with us
 _SYNC_S = 3.0  # that the first turn waits for the fleet to be known
+
+_TWO_HANDS = (
+    "an instance is drained here, and whoever obeys --keda-listen takes another one away: leave out --drain, --exec and"
+    " --webhook where KEDA scales (docs/autoscale-kubernetes.md)"
+)
 
 log = logging.getLogger("extproc.autoscale")
 
@@ -83,6 +88,8 @@ async def run_autoscale(settings: AutoscaleSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.keda is not None and settings.acts:
+        log.warning(_TWO_HANDS)
     async with _made(settings) as made:
         scaler = ExternalScaler(made.loop.latest) if settings.keda is not None else None
         certificates = Certificates(settings.tls) if settings.tls else None
@@ -121,12 +128,15 @@ async def run_autoscale(settings: AutoscaleSettings) -> None:
 
 
 async def look_once(settings: AutoscaleSettings) -> Word:
-    """Two looks a tick apart, of which the second is returned: rates are seen between them. Raises RegistryError."""
+    """Two looks a tick or more apart, of which the second is returned: rates are seen between them.
+
+    Raises RegistryError.
+    """
     async with _made(settings) as made:
         made.fleet.resync(await made.registry.state(), time.monotonic())
         await made.loop.recall()
         await made.loop.look()
-        await asyncio.sleep(settings.rules.tick_s)
+        await asyncio.sleep(max(settings.rules.tick_s, LOOK_S))
         made.fleet.resync(await made.registry.state(), time.monotonic())
         return await made.loop.look()
 

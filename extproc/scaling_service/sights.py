@@ -20,7 +20,8 @@ from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.prefixes.prefix_chain import BLOCK_BYTES
-from extproc.core.scaling.pools import groups, placed
+from extproc.core.scaling.leaving import COMING
+from extproc.core.scaling.pools import groups, own_models, placed
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed_records import KindRecord
@@ -43,8 +44,7 @@ class Seen:
     pools: Mapping[str, PoolRules]  # by name
     members: Mapping[str, Sequence[Instance]]  # of each pool: those that agents tell of
     journal: Journal  # with what the fleet shows of it by now
-    routers: int  # that have told of their requests lately; 0: how many come is not known
-    outside: tuple[str, ...]  # ids of instances that belong to no pool
+    outside: tuple[str, ...]  # ids of instances that belong to no pool; some that load do not tell yet
 
 
 class Sights:
@@ -82,6 +82,7 @@ class Sights:
         pools = {pool.name: pool for group in groups(self._rules, instances) for pool in group.pools}
         members = placed(tuple(pools.values()), instances)
         traffic = await self._traffic.read()
+        read_at_s = self._clock()
         wanted = await self._intents.models()
         if self._since_start() - self._slowly_at_s >= _SLOWLY_S:
             await self._read_slowly(instances)
@@ -89,20 +90,24 @@ class Sights:
         starts_s = self._starts_s(durations_s(journal), pools)
         patience_s = {name: 3.0 * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()}
         inside = {each.id for of_pool in members.values() for each in of_pool}
-        outside = tuple(each.id for each in instances if each.id not in inside)
-        journal = after_look(journal, members, at_s, lambda pool: patience_s.get(pool, 0.0), outside)
+        others = [each for each in instances if each.id not in inside]
+        outside = tuple(each.id for each in others if own_models(each) or each.lifecycle not in COMING)
+        of_none = {each.id for each in others}
+        journal = after_look(journal, members, at_s, lambda pool: patience_s.get(pool, 0.0), of_none)
         asked_for = tuple(each for pool in pools.values() for each in launched(pool, journal))
         sight = Sight(
             at_s=at_s,
             instances=instances + asked_for,
             counts=traffic.counts,
+            counted_at_s=min(at_s, read_at_s - traffic.age_s),
             held=traffic.held,
+            routers=traffic.routers,
             wanted=frozenset(wanted),
             speeds=speeds_of(self._kinds, pools.values(), members),
             starts_s=self._starts_s(durations_s(journal), pools),
             warm_tokens=self._warm_tokens,
         )
-        return Seen(sight, pools, members, journal, traffic.routers, outside)
+        return Seen(sight, pools, members, journal, outside)
 
     def _starts_s(
         self, own: Mapping[str, tuple[float, ...]], pools: Mapping[str, PoolRules]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc.adapters.leader import Leader
 from extproc.adapters.registry import Registry
 from extproc.core.scaling.recommendation import Recommendation
 from extproc.core.scaling.rules import PoolRules
@@ -14,7 +15,7 @@ from extproc.core.values.instance import Lifecycle
 from extproc.scaling_service.acting import Action, ActionKind
 from extproc.scaling_service.doing import Doing
 from extproc.scaling_service.instance_command import InstanceCommand
-from extproc.scaling_service.journal import Journal, Launch, Stop
+from extproc.scaling_service.journal import Journal, Launch, Stop, after_look
 from tests.core.builders import MODEL, instance
 from tests.redis_server import RedisServer
 from tests.scaling_service.world import write_script
@@ -35,9 +36,9 @@ async def test_what_is_not_begun_is_taken_out_of_the_journal(tmp_path: Path) -> 
     script, log = write_script(tmp_path)
     doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f"))
     actions = [action(ActionKind.START, "a"), action(ActionKind.START, "b"), action(ActionKind.STOP, "x")]
-    await doing.do(actions[:1], {"p": POOL}, {}, lambda: True)
+    await doing.do(actions[:1], {"p": POOL}, {}, lambda: True, fence=1)
     await doing.end(30.0)
-    await doing.do(actions[1:], {"p": POOL}, {}, lambda: False)
+    await doing.do(actions[1:], {"p": POOL}, {}, lambda: False, fence=1)
     assert len(log.read_text().splitlines()) == 1
     left = doing.settled(BEGUN)
     assert ([launch.id for launch in left.launches], left.stops) == (["a"], ())
@@ -54,24 +55,32 @@ async def test_a_turn_that_is_cut_off_leaves_nothing_that_is_neither_done_nor_un
             actions = [action(ActionKind.DRAIN, "i"), action(ActionKind.START, "a")]
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await doing.do(actions, {"p": POOL}, {}, lambda: True)
+                    await doing.do(actions, {"p": POOL}, {}, lambda: True, fence=1)
             server.thaw()
     assert [launch.id for launch in doing.settled(BEGUN).launches] == ["b"]
     assert log.read_text() == ""
 
 
 async def test_orders_are_given_and_taken_back(tmp_path: Path) -> None:
-    """Also those of instances that are gone."""
+    """Also those of instances that are gone, and by who leads alone."""
     with RedisServer("valkey", tmp_path) as server:
         async with Registry(server.url) as registry:
+            leader = Leader(registry.link, registry.base, "one")
+            assert await leader.turn()
+            fence = leader.fence or 0
             doing = Doing(registry, None)
             for name in ("i", "j"):
                 await registry.publish(instance(name))
             drain = [action(ActionKind.DRAIN, name) for name in ("i", "j", "gone")]
-            await doing.do(drain, {"p": POOL}, {}, lambda: True)
+            await doing.do(drain, {"p": POOL}, {}, lambda: True, fence=fence - 1)
+            assert (await registry.state()).orders == {}, "an older leader's"
+            assert doing.done.pop(("drain", "p", "failed")) == 3
+            await doing.do(drain, {"p": POOL}, {}, lambda: True, fence=fence)
             assert (await registry.state()).orders == {"i": Lifecycle.DRAINING, "j": Lifecycle.DRAINING}
-            await doing.do([action(ActionKind.RESUME, "i")], {"p": POOL}, {}, lambda: True)
-            await doing.take_back(["j", "never"])
+            await doing.do([action(ActionKind.RESUME, "i")], {"p": POOL}, {}, lambda: True, fence=fence)
+            await doing.take_back(["j"], fence - 1)
+            assert (await registry.state()).orders == {"j": Lifecycle.DRAINING}
+            await doing.take_back(["j", "never"], fence)
             assert (await registry.state()).orders == {}
             assert doing.done == {("drain", "p", "done"): 2, ("drain", "p", "failed"): 1, ("resume", "p", "done"): 1}
 
@@ -83,7 +92,7 @@ async def test_a_pool_rests_after_a_start_that_failed_and_not_after_one_that_an_
     script, _ = write_script(tmp_path, "exit 1")
     doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f"))
     assert doing.may_start("p")
-    await doing.do([action(ActionKind.START, "a")], {"p": POOL}, {}, lambda: True)
+    await doing.do([action(ActionKind.START, "a")], {"p": POOL}, {}, lambda: True, fence=1)
     await doing.end(30.0)
     assert (doing.may_start("p"), doing.may_start("q")) == (False, True)
     matched = Journal(launches=(Launch(id="a", pool="p", at_s=0.0, instance="i"), BEGUN.launches[1]))
@@ -93,3 +102,20 @@ async def test_a_pool_rests_after_a_start_that_failed_and_not_after_one_that_an_
     assert not doing.may_start("p"), "nothing came of b"
     assert doing.done["start", "p", "given_up"] == 1
     assert not Doing(Registry("redis://127.0.0.1:1/0"), None).may_start("p")
+
+
+@pytest.mark.parametrize("lifecycle", [Lifecycle.READY, Lifecycle.DRAINING, Lifecycle.UNHEALTHY])
+def test_a_start_whose_instance_is_first_seen_when_it_is_over_has_come(lifecycle: Lifecycle) -> None:
+    """Shorter than a tick, or by an agent that tells of no models while they load: no pause for others, no warning."""
+
+    async def starts() -> bool:
+        doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand(("true",), "f"))
+        asked = Journal(launches=BEGUN.launches[:1])
+        for at_s in (10.0, 20.0):
+            before, asked = asked, after_look(asked, {"p": [instance("a", lifecycle=lifecycle)]}, at_s, lambda _: 600.0)
+            doing.note_starts(before, asked)
+        assert asked.launches == ()
+        assert not doing.done
+        return doing.may_start("p")
+
+    assert asyncio.run(starts())

@@ -39,7 +39,7 @@ async def run(
     timeout_s: float = 30.0,
 ) -> Ended:
     command = InstanceCommand(words, "fleet-1", timeout_s=timeout_s)
-    return await command(Action(kind, "p-1", RECOMMENDED), POOL, stopped)
+    return await command(Action(kind, "p-1", RECOMMENDED), POOL, stopped, leads=lambda: True, fence=17)
 
 
 def running(process_id: int) -> bool:
@@ -67,6 +67,7 @@ async def test_all_is_told_in_the_environment_and_no_secret_of_ours(
     start, stop = calls(log)
     expected = {
         "EXTPROC_ACTION": "start",
+        "EXTPROC_FENCE": "17",
         "EXTPROC_FLEET": "fleet-1",
         "EXTPROC_POOL": "p",
         "EXTPROC_INSTANCE": "p-1",
@@ -129,7 +130,10 @@ async def test_only_so_many_run_at_a_time(tmp_path: Path) -> None:
     script, log = write_script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done")
     command = InstanceCommand((str(script),), "f", at_once=2)
     three = [
-        asyncio.create_task(command(Action(ActionKind.START, f"p-{n}", RECOMMENDED), POOL, None)) for n in range(3)
+        asyncio.create_task(
+            command(Action(ActionKind.START, f"p-{n}", RECOMMENDED), POOL, None, leads=lambda: True, fence=1)
+        )
+        for n in range(3)
     ]
 
     async def begun() -> int:
@@ -147,7 +151,8 @@ async def test_a_call_that_waited_its_turn_is_not_made_by_who_leads_no_longer(tm
     """Another replica may do it."""
     script, log = write_script(tmp_path)
     command = InstanceCommand((str(script),), "f")
-    assert await command(Action(ActionKind.START, "p-1", RECOMMENDED), POOL, None, lambda: False) is Ended.FAILED
+    start = Action(ActionKind.START, "p-1", RECOMMENDED)
+    assert await command(start, POOL, None, leads=lambda: False, fence=1) is Ended.FAILED
     assert calls(log) == []
 
 

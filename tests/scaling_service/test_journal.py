@@ -180,8 +180,25 @@ def test_what_is_begun_is_in_the_journal() -> None:
     assert journal.launches == (Launch(id="n", pool="p", at_s=T_S, beside=("a",)),)
     assert journal.stops == (Stop(id="b", at_s=T_S),)
     assert journal.drained == ("b", "a")
-    (resume,) = actions(made(desired=2, ready=1, resume=("b",)), journal, here, T_S, str)
-    assert begun(journal, [resume], {"p": here}, T_S).drained == ("a",)
+
+
+def test_one_that_is_brought_back_is_not_replaced_before_it_is_ready_and_may_be_stopped_no_more() -> None:
+    """The order may be lost on its way, with the leader that gave it: it is given again, and nothing is started."""
+    here = instance("a", lifecycle=Lifecycle.DRAINING)
+    wanted = made(desired=1, resume=("a",))
+    asked = Journal(drained=("a",), stops=(Stop(id="a", at_s=T_S - AGAIN_S),))
+    (resume,) = actions(wanted, asked, [here], T_S, str)
+    journal = begun(asked, [resume], {"p": [here]}, T_S)
+    assert journal.stops == ()
+    assert done(wanted, looked(journal, here), here) == ["resume a"]
+    assert looked(journal, instance("a")).drained == ()
+
+
+def test_one_whose_stop_is_under_way_is_not_brought_back() -> None:
+    """It would be ended with what it is sent then; another is started."""
+    asked = Journal(drained=("a",), stops=(Stop(id="a", at_s=T_S - 1.0),))
+    here = instance("a", lifecycle=Lifecycle.DRAINING)
+    assert done(made(desired=1, resume=("a",)), asked, here) == ["start new-0"]
 
 
 def test_what_has_come_to_nothing_is_taken_out_again() -> None:

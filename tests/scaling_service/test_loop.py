@@ -40,7 +40,7 @@ class Given:
     routers: int
 
     async def look(self, journal: Journal) -> Seen:
-        return Seen(Sight(at_s=1.0, instances=()), {"p": POOL}, {"p": ()}, journal, self.routers, ())
+        return Seen(Sight(at_s=1.0, instances=(), routers=self.routers), {"p": POOL}, {"p": ()}, journal, ())
 
 
 class Made:

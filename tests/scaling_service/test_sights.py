@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -66,7 +67,7 @@ async def test_all_that_is_written_is_seen(registry: Registry) -> None:
     one, other = instance("a", start_s=40.0), instance("b", hardware="l40s")
     fleet = await fleet_of(registry, one, other)
     empty = await Sights(RULES, registry, Fleet(), clock=lambda: NOW_S).look(Journal())
-    assert (empty.sight.instances, empty.sight.counts, empty.sight.speeds, empty.routers) == ((), {}, {}, 0)
+    assert (empty.sight.instances, empty.sight.counts, empty.sight.speeds, empty.sight.routers) == ((), {}, {}, 0)
 
     await TrafficCounts(link, base, "r").add(1, {MODEL: Counts(requests=7.0, shed=1.0)}, {MODEL: 2})
     await Intents(link, base, "r").want("cold", 1, 1, 60.0)
@@ -79,7 +80,7 @@ async def test_all_that_is_written_is_seen(registry: Registry) -> None:
     assert sight.at_s == NOW_S
     assert {each.id for each in sight.instances} == {"a", "b"}
     assert sight.counts == {MODEL: Counts(requests=7.0, shed=1.0)}
-    assert (sight.held, sight.wanted, seen.routers) == ({MODEL: 2}, {"cold"}, 1)
+    assert (sight.held, sight.wanted, sight.routers) == ({MODEL: 2}, {"cold"}, 1)
     assert sight.warm_tokens == {"a": 30 * 64.0, "b": 0.0}, "the router that knows most counts"
     assert sight.starts_s == {"h100": (40.0,), "a100": (55.0,)}, "where none was seen, those of the model"
     assert set(sight.speeds) == {"h100"}
@@ -98,6 +99,18 @@ async def test_what_was_asked_for_is_seen_beside_what_is_there(registry: Registr
     ]
     assert seen.journal.launches == journal.launches
     assert seen.outside == ()
+
+
+async def test_one_that_loads_and_tells_of_no_model_yet_is_not_outside_and_its_start_is_not_given_up(
+    registry: Registry,
+) -> None:
+    """An agent without `--model` has nothing to tell before the engine lists any."""
+    silent = msgspec.structs.replace(instance("n", lifecycle=Lifecycle.LOADING), models=())
+    fleet = await fleet_of(registry, silent, msgspec.structs.replace(silent, id="o", lifecycle=Lifecycle.UNHEALTHY))
+    journal = Journal(launches=(Launch(id="n", pool="h100", at_s=NOW_S - 10_000.0),))
+    seen = await Sights(RULES, registry, fleet, clock=lambda: NOW_S).look(journal)
+    assert seen.outside == ("o",)
+    assert seen.journal.launches == journal.launches
 
 
 async def test_a_clock_that_is_set_back_does_not_turn_time_around(registry: Registry) -> None:

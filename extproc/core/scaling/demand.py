@@ -183,7 +183,7 @@ def _burst(looks: list[tuple[float, float]]) -> float:
     if len(looks) < _BURST_LOOKS:
         return 1.0
     usual_s = median(seconds for seconds, _ in looks)
-    requests = [number for seconds, number in looks if seconds <= _LONG * usual_s]
+    requests = [number * usual_s / seconds for seconds, number in looks if seconds <= _LONG * usual_s]
     mean = fmean(requests)
     if len(requests) < _BURST_LOOKS or mean <= 0.0:
         return 1.0

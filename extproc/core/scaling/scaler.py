@@ -32,6 +32,9 @@ _VERSION = 1
 _PERIOD_REGRETS = 48.0  # a step down is regretted within this part of a period: half an hour of a day
 _GRACE_TICKS = 2.0
 _LATEST_S = 10.0  # window of the rate in which a burst is seen
+LOOK_S = 2.5  # that rates are told of at the least: routers tell once a second, and chance decides how often in a tick
+_GAP_S = 15.0  # between two looks that tell of counts, and three ticks: what came meanwhile is not known
+_GAP_TICKS = 3.0
 _NOBODY = Demand(requests_s=0.0, prompt_tokens=1000.0, cached_tokens=0.0, output_tokens=200.0, covers_s=1.0)
 
 
@@ -49,15 +52,14 @@ class Scaler:
         self._rules = rules
         self._step_s = grid(rules.period_s).step_s  # of which forecasts are made
         self._slo = tightest(classes)
-        self._usual, self._latest, self._between = Rates(), _short(_LATEST_S), _short(0.0)
+        self._begin_rates()
         self._correction = Correction()
         self._memory: dict[str, GroupMemory] = {}
         self._forecasters: dict[str, Forecaster] = {}
 
     def look(self, sight: Sight) -> tuple[Recommendation, ...]:
         """What to recommend now, one a pool. `sight.at_s` must not go back."""
-        for each in (self._usual, self._latest, self._between):
-            each.add(sight.at_s, sight.counts)
+        counted = self._count(sight)
         all_groups = groups(self._rules, sight.instances)
         members = placed([pool for group in all_groups for pool in group.pools], sight.instances)
         made: list[Recommendation] = []
@@ -66,7 +68,7 @@ class Scaler:
             memory = self._memory.setdefault(name, GroupMemory())
             starts_s = [cold_start_s(sight.starts_s.get(pool.name, ()), pool.start_s) for pool in group.pools]
             seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory)
-            made.extend(self._look(group, name, seen, sight, memory))
+            made.extend(self._look(group, name, seen, sight, memory, counted))
         return tuple(made)
 
     def dump(self) -> bytes:
@@ -90,22 +92,48 @@ class Scaler:
             self._forecasters[name] = Forecaster(self._rules.period_s)
             self._forecasters[name].load(dumped, at_s)
 
-    def _look(self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory) -> list[Recommendation]:
+    def _begin_rates(self) -> None:
+        self._usual, self._latest, self._between = Rates(), _short(_LATEST_S), _short(0.0)
+        self._counted_at_s = -math.inf  # of the counts that rates were told last
+        self._blind_until_s = -math.inf
+
+    def _count(self, sight: Sight) -> bool:
+        """Tell rates what was counted, if that is long enough since the last time; whether it was done.
+
+        After a time without counts they begin anew, once all routers have had the time to tell what they had kept.
+        """
+        at_s = sight.at_s if sight.counted_at_s is None else sight.counted_at_s
+        gap = 0.0 <= self._counted_at_s < at_s - max(_GAP_S, _GAP_TICKS * self._rules.tick_s)
+        if sight.routers == 0 or gap:
+            self._begin_rates()
+            self._blind_until_s = sight.at_s + self._rules.tick_s + LOOK_S
+        if not sight.counts or sight.at_s < self._blind_until_s or at_s < self._counted_at_s + LOOK_S:
+            return False
+        self._counted_at_s = at_s
+        for each in (self._usual, self._latest, self._between):
+            each.add(at_s, sight.counts)
+        return True
+
+    def _look(
+        self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
+    ) -> list[Recommendation]:
         models = names(group, sight.instances)
         usual, latest = self._usual.demand(models), self._latest.demand(models)
         demand = risen(usual, latest) if usual and latest else _NOBODY
         filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction)
         note(memory, group, models, seen, sight, filled.load)
+        if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
+            memory.asked_at_s = sight.at_s
         ready = sum(size * len(each.ready) for size, each in zip(filled.sizes, seen.staffs, strict=True))
         if usual:
             self._learn(group, seen, sight.at_s, usual, filled, ready)
         forecaster = self._forecasters.setdefault(name, Forecaster(self._rules.period_s))
         between = self._between.demand(models)
-        if sight.counts and between and demand.requests_s > 0.0:
+        if counted and between and demand.requests_s > 0.0:
             share = between.requests_s / demand.requests_s
-            forecaster.add(sight.at_s, filled.computed * share, between.covers_s)
-        elif sight.counts and between:
-            forecaster.add(sight.at_s, 0.0, between.covers_s)
+            forecaster.add(self._counted_at_s, filled.computed * share, between.covers_s)
+        elif counted and between:
+            forecaster.add(self._counted_at_s, 0.0, between.covers_s)
         return self._decide(group, forecaster, seen, demand if usual else None, filled, sight, memory)
 
     def _learn(self, group: Group, seen: Seen, at_s: float, demand: Demand, filled: Loads, ready: float) -> None:

@@ -37,6 +37,7 @@ class Sight:
     at_s: float
     instances: tuple[Instance, ...]
     counts: Mapping[str, Counts] = field(default_factory=dict)  # by model, as it was routed; shed ones as asked
+    counted_at_s: float | None = None  # by when all in `counts` had come, seconds of the epoch; None: by `at_s`
     held: Mapping[str, int] = field(default_factory=dict)  # requests that wait in routers now, by model
     routers: int | None = None  # that have told their counts within some seconds; None: not known. 0: we are blind
     wanted: frozenset[str] = frozenset()  # models that somebody asks for and no instance serves (load intents)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from extproc.core.scaling.scaler import Scaler
 from extproc.core.scaling.sight import Counts, Sight
 from extproc.core.values.instance import Instance, Lifecycle, Load
 from tests.core.builders import MODEL, instance
-from tests.core.scaling.play import CARRIES_RPS, Fleet, pool, turns
+from tests.core.scaling.play import CARRIES_RPS, PROMPT, Fleet, pool, turns
 
 HOUR_S = 3600.0
 
@@ -175,3 +178,77 @@ def test_a_fleet_without_rules_is_told_about_too() -> None:
     """Pools are made from what is there."""
     (made,) = Scaler(ScalingRules(), ClassPolicy()).look(Sight(at_s=0.0, instances=(instance("a"), instance("b"))))
     assert (made.ready, made.desired) == (2, 2)
+
+
+def watched(load: float, tick_s: float, words_s: Sequence[float], *, told: bool) -> int:
+    """The most that is desired once a load is known of which a router tells at these times.
+
+    `told`: it is known by when all had come that it has counted.
+    """
+    rules = ScalingRules(pools=(pool(most=40),), period_s=600.0, tick_s=tick_s)
+    watching, most = Scaler(rules, ClassPolicy()), 0
+    for number in range(1, round(words_s[-1] / tick_s)):
+        at_s = number * tick_s + 0.02
+        word_s = words_s[bisect(words_s, at_s) - 1]
+        came = load * CARRIES_RPS * word_s
+        (made,) = watching.look(
+            Sight(
+                at_s=at_s,
+                instances=(instance("a"), instance("b")),
+                counts={MODEL: Counts(requests=came, prompt_tokens=PROMPT * came, answers=came)},
+                counted_at_s=word_s if told else None,
+            )
+        )
+        most = max(most, made.desired if at_s > 0.3 * words_s[-1] else 0)
+    return most
+
+
+def words(jitter_s: float, phase_s: float = 0.5) -> list[float]:
+    """Times at which a router tells, about once a second."""
+    chance = Random(5)
+    return [number + phase_s * (number > 0) + chance.uniform(0.0, jitter_s) * (number > 0) for number in range(900)]
+
+
+@pytest.mark.parametrize(("tick_s", "told", "more"), [(1.0, False, 1), (1.0, True, 0), (2.5, True, 0)])
+def test_looks_that_hold_now_more_and_now_fewer_of_the_routers_words_see_no_swing(
+    tick_s: float, told: bool, more: int
+) -> None:
+    """None, one or two within a second. What falls between two looks is no load, and no burst."""
+    even = watched(1.8, tick_s, [0.01 * number for number in range(90_000)], told=True)
+    assert watched(1.8, tick_s, words(0.98), told=told) <= even + more
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_a_time_without_any_routers_word_is_no_time_without_load(gap: bool) -> None:
+    """Nor is one in which nothing could be read at all. Counts that stand while routers are alive are real zeros."""
+    served = Scaler(ScalingRules(pools=(pool(most=9),), period_s=600.0, tick_s=5.0), ClassPolicy())
+    expected: dict[str, list[float]] = {}
+    came = 0.0
+    for number in range(330):
+        state = ("before", "blind", "after", "zero")[bisect((240, 280, 300), number)]
+        came += 5.0 * 1.8 * CARRIES_RPS if state in {"before", "after"} else 0.0
+        if gap and state == "blind":
+            continue
+        sight = Sight(
+            at_s=5.0 * number,
+            instances=(instance("a"), instance("b")),
+            counts={MODEL: Counts(requests=came, prompt_tokens=PROMPT * came, answers=came)},
+            routers=0 if state == "blind" else 1,
+        )
+        (made,) = served.look(sight)
+        expected.setdefault(state, []).append(made.forecast.expected)
+    usual = expected["before"][-1]
+    for each in (*expected.get("blind", []), *expected["after"]):
+        assert each == pytest.approx(usual, rel=0.1)
+    assert expected["zero"][-1] < 0.3 * usual
+
+
+def test_nobody_is_idle_while_no_router_tells() -> None:
+    """The last instance goes `idle_s` after they tell again, if nobody has asked by then."""
+    lonely = scaler(least=0, idle_s=100.0, dwell_s=50.0)
+    ready = instance("a")
+    for at_s in range(0, 300, 5):
+        made = looked(lonely, float(at_s), ready, requests=5.0, routers=0 if at_s else 1)
+        assert made.desired == 1, at_s
+    assert looked(lonely, 300.0, ready, requests=5.0, routers=1).desired == 1
+    assert [looked(lonely, 300.0 + 5 * step, ready, requests=5.0, routers=1) for step in range(30)][-1].desired == 0
