@@ -146,9 +146,7 @@ def test_the_policy_loads(tmp_path: Path) -> None:
 def test_the_metric_that_is_asked_for_is_told() -> None:
     """By its name, with its label."""
     driver = Driver(Signal.LOAD, 3, "a test says so")
-    made = Recommendation(
-        pool="h100", at_s=0.0, desired=3, ready=2, coming=1, leaving=0, drivers=(driver,), without=1
-    )
+    made = Recommendation(pool="h100", at_s=0.0, desired=3, ready=2, coming=1, leaving=0, drivers=(driver,), without=1)
     gauges = ScalingGauges(recommendations=(made,), fresh=True, age_s=1.0)
     page = ScalingMetrics(lambda: gauges).page().decode()
     (rule,) = documents(VALUES)[0]["rules"]["external"]

@@ -26,7 +26,7 @@ JUDGED_FROM_S = 600.0
 STARTS_S = (60.0, 180.0, 300.0)
 DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
 ROUTER = "least_request"
-OURS = ("extproc", "extproc?quantile=0.8&busiest=0.95", "extproc?quantile=0.7&busiest=1.1")
+OURS = ("extproc", "extproc?quantile=0.6", "extproc?busiest=0.8", "extproc?quantile=0.9&busiest=0.7")
 _FOR_EVER_S = 1e9
 _READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
 

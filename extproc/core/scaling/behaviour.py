@@ -13,7 +13,7 @@ LEAVE_SHARE = 0.25  # of the instances, in one step down
 STEP_SHARE = 0.1  # of the dwell, between two steps down
 MOST_PATIENCE = 8.0  # times the dwell
 PATIENT = 0.5  # instances that patience keeps beyond a plain dwell: it is for who swings by one, not for bursts
-LASTS_S = 15.0  # for so long more must have been needed before it counts: one look's chance is no load
+LASTS_S = 8.0  # for so long more must have been needed before it counts: two looks, as one's chance is no load
 _GAP_S, _GAP_SHARE = 60.0, 0.5  # between two looks, and of the dwell, beyond which what happened between is not known
 _BUCKETS = 40  # a dwell is remembered in
 
@@ -55,7 +55,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
         them and as `SURE` has: where even the latter is small, a part of the dwell is enough. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
-        usual = min(max(self._most(at_s - wait_s), later), self._most(at_s - dwell_s) + PATIENT)
+        usual = max(later, min(self._most(at_s - wait_s), self._most(at_s - dwell_s) + PATIENT))
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 
     def patience_at(self, at_s: float, dwell_s: float) -> float:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from extproc.core.scaling.behaviour import Behaviour, step_down
+from extproc.core.scaling.behaviour import PATIENT, Behaviour, step_down
 
 DWELL_S = 300.0
 
@@ -87,3 +87,23 @@ def test_steps_down_are_some_time_apart() -> None:
     made.went_down(100.0)
     assert not made.may_step(120.0, DWELL_S)
     assert made.may_step(130.0, DWELL_S)
+
+
+def test_what_one_look_alone_needs_is_chance() -> None:
+    """It must be needed at the next look as well; less is believed at once."""
+    behaviour = Behaviour()
+    assert behaviour.lasting(0.0, 2.0) == 2.0
+    assert behaviour.lasting(5.0, 30.0) == 2.0
+    assert behaviour.lasting(10.0, 5.0) == 5.0
+    assert behaviour.lasting(15.0, 1.0) == 1.0
+    assert behaviour.lasting(100.0, 7.0) == 7.0
+
+
+def test_patience_keeps_no_more_than_who_swings() -> None:
+    """A burst's instances go after a plain dwell, however often steps down were regretted before."""
+    behaviour = after(every_ten_s(900.0, 2.0))
+    behaviour.patience, behaviour.patient_at_s = 4.0, 900.0
+    behaviour.needed(910.0, 12.0, DWELL_S)
+    for step in range(32):
+        behaviour.needed(920.0 + 10.0 * step, 2.0, DWELL_S)
+    assert behaviour.keep(1230.0, DWELL_S, 0.0, math.inf) == 2.0 + PATIENT

@@ -199,10 +199,10 @@ def test_after_a_long_silence_sizes_are_those_that_were_ever_seen() -> None:
 
 
 def test_what_is_too_long_ago_counts_no_more_if_enough_has_come_since() -> None:
-    """Clients have changed: after 300 requests of theirs, prompts are as long as theirs."""
+    """Clients have changed: after 1000 requests of theirs, prompts are as long as theirs."""
     rates = told(replace(USUAL, prompt_tokens=200_000), 100)
     last = scaled(replace(USUAL, prompt_tokens=200_000), 100)
-    for number in range(1, 41):
+    for number in range(1, 111):
         more = {name: getattr(last, name) + number * getattr(USUAL, name) for name in Counts.__slots__}
         rates.add(1e9 + 500.0 + LOOK_S * number, {"m": Counts(**more)})
     assert of(rates).prompt_tokens == 2000
