@@ -26,7 +26,7 @@ _HOPELESS = 0.5  # share of answers that exceed a limit alone, from which on it 
 _DOUBLINGS = 10
 _STEPS = 40  # evaluations at the most
 _LEAST = 1e-6  # of the requests a second that fill the batch; above 0 even where nothing can be carried
-_NEAR, _EXACT = 0.05, 1e-3  # one more secant is enough from so near an end, or within so small a part
+_NEAR, _EXACT = 0.03, 1e-3  # one more secant is enough from so near an end, or within so small a part
 _TRUSTED = 4  # secants until one is not
 _TINY = 1e-8  # share of bad answers, and of good ones
 

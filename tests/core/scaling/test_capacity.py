@@ -14,7 +14,7 @@ import pytest
 from extproc.core.pricing.classes import ClassPolicy, ClassWeights
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.batch import Limits, Work, _hits_tail
-from extproc.core.scaling.capacity import capacity_rps, limits_of, load_of, tightest
+from extproc.core.scaling.capacity import Edge, capacity_rps, edge_of, limits_of, load_of, tightest
 from extproc.core.scaling.demand import Demand
 from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed import Speed
@@ -162,6 +162,16 @@ def test_load_is_how_many_instances_it_fills() -> None:
     half = load_of(H100, demand(requests_s=carried() / 2), LIMITS, SLO)
     assert half == pytest.approx(0.5, rel=0.01)
     assert load_of(H100, demand(requests_s=0.0), LIMITS, SLO) == 0.0
+
+
+@pytest.mark.parametrize("share", [1e-6, 0.1, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize("slope", [1.0, 20.0, 1000.0])
+@pytest.mark.parametrize("rps", [0.5, 8.0, 200.0])
+def test_wherever_the_search_begins_it_ends_at_the_same_load(share: float, slope: float, rps: float) -> None:
+    """What was found last makes it short and nothing else."""
+    asked = demand(requests_s=rps)
+    near = edge_of(H100, asked, LIMITS, SLO, near=Edge(share, slope)).rps
+    assert near == pytest.approx(edge_of(H100, asked, LIMITS, SLO).rps, rel=1e-3)
 
 
 def test_load_grows_with_what_is_asked_but_less_than_in_proportion() -> None:

@@ -30,6 +30,18 @@ def test_before_anything_was_seen_nothing_is_expected() -> None:
     assert (told.now, told.expected, told.planned, told.horizon_s) == (0.0, 0.0, 0.0, 180.0)
 
 
+def test_what_was_forecast_before_a_look_is_not_told_after_it() -> None:
+    """A forecast of the same horizon is the same until a look comes, and then one of all looks."""
+    asked, silent = Forecaster(DAY_S), Forecaster(DAY_S)
+    for look in range(1, 30):
+        at_s = 10.0 * look
+        before = asked.forecast(at_s, 180.0, 0.95)
+        assert asked.forecast(at_s, 180.0, 0.95) == before
+        for forecaster in (asked, silent):
+            forecaster.add(at_s, float(look), 10.0)
+        assert asked.forecast(at_s, 180.0, 0.95) == silent.forecast(at_s, 180.0, 0.95) != before
+
+
 def test_after_the_first_look_the_plan_is_wide() -> None:
     """One look tells the level and nothing of how it changes."""
     forecaster = Forecaster(DAY_S)

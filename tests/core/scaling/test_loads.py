@@ -38,6 +38,15 @@ def test_the_rate_of_an_instance_times_the_load_is_what_is_asked() -> None:
     assert filled().load * filled().capacity_rps == pytest.approx(40.0)
 
 
+def test_loads_are_the_same_with_those_of_the_last_look_at_hand() -> None:
+    """They are where each pool's capacity is looked for; of a group that had other pools they tell nothing."""
+    last = filled(replace(ASKED, requests_s=30.0, prompt_tokens=900.0))
+    for known in (last, replace(last, edges=last.edges[:1])):
+        again = loads(POOLS, THERE, {}, ASKED, SLO, Correction(), known)
+        assert again.load == pytest.approx(filled().load, rel=1e-3)
+        assert again.sizes == pytest.approx(filled().sizes, rel=2e-3)
+
+
 def test_what_answers_have_taught_changes_the_load_and_not_what_is_computed() -> None:
     """A pool that carries less is filled by the same requests sooner; the past of forecasts stays as it was."""
     taught = Correction()
