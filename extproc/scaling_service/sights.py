@@ -82,10 +82,11 @@ class Sights:
         pools = {pool.name: pool for group in groups(self._rules, instances) for pool in group.pools}
         members = placed(tuple(pools.values()), instances)
         traffic = await self._traffic.read()
-        read_at_s = self._clock()
+        read_at_s = self._since_start()
         wanted = await self._intents.models()
         if self._since_start() - self._slowly_at_s >= _SLOWLY_S:
             await self._read_slowly(instances)
+        since_read_s = self._since_start() - read_at_s
         at_s = self._at_s = max(self._at_s, self._clock())  # a clock that is set back must not turn rates around
         starts_s = self._starts_s(durations_s(journal), pools)
         patience_s = {name: 3.0 * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()}
@@ -99,7 +100,7 @@ class Sights:
             at_s=at_s,
             instances=instances + asked_for,
             counts=traffic.counts,
-            counted_at_s=min(at_s, read_at_s - traffic.age_s),
+            counted_at_s=at_s - since_read_s - traffic.age_s,
             held=traffic.held,
             routers=traffic.routers,
             wanted=frozenset(wanted),

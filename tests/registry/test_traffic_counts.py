@@ -138,6 +138,18 @@ async def test_with_no_router_left_nothing_is_known_of_the_load(server: RedisSer
         assert (seen.counts, seen.routers) == ({"m": SOME}, 0)
 
 
+async def test_how_old_counts_are_is_told_by_the_routers_that_tell_regularly(server: RedisServer) -> None:
+    """One that has ended a moment ago does not make them old; where all are silent, it is since the last word."""
+    async with telling(server) as made:
+        await made.one.add(1, {"m": SOME}, {})
+        assert 0.0 <= (await made.reader.read()).age_s <= 3.0
+        for ages_ms, least_s, below_s in (((1000, 2000, 9000), 1.49, 4.0), ((5000, 14_000), 4.99, 9.5)):
+            await made.raw.hdel(ROUTERS, *await made.raw.hkeys(ROUTERS))
+            for age_ms in ages_ms:
+                await made.raw.hset(ROUTERS, f"r{age_ms}", f"1 {await made.ago(age_ms)} {{}}")
+            assert least_s <= (await made.reader.read()).age_s < below_s
+
+
 async def test_models_that_nobody_asks_for_any_more_are_forgotten_and_invented_ones_sooner(server: RedisServer) -> None:
     """A name that was never served is anybody's invention."""
     async with telling(server) as made:

@@ -84,6 +84,7 @@ async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: Redi
 
         told = await eventually(messages, lambda seen: len(seen) == 2)
         assert told[0] == told[1]
+        assert told[1]["fence"] > 0
         wanted = {"event": "pool_scaled", "fleet": "default", "pool": POOL, "desired": 1, "ready": 0, "stop": []}
         assert wanted.items() <= told[1].items()
         await turns(replica, 5)
@@ -103,7 +104,9 @@ async def test_keda_is_told_what_the_pages_show_by_leader_and_follower(server: R
     async with Processes(tmp_path) as processes, living(server.url, log):
         first = await start_replica(processes, "first", server.url, *flags)
         await eventually(first.page, leads)
-        second = await start_replica(processes, "second", server.url, *flags)
+        assert "takes another one away" not in first.child.output()
+        second = await start_replica(processes, "second", server.url, *flags, "--drain")
+        assert "takes another one away: leave out --drain" in second.child.output()
         await eventually(second.desired, lambda number: number == 1)
         for replica in (first, second):
             found = await wait_for_line(replica.child, r"serving KEDA on port (\d+)", LONG_S)

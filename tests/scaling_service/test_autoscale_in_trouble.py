@@ -52,6 +52,35 @@ async def test_a_killed_leader_is_followed_and_what_it_has_begun_is_not_begun_ag
         assert len(world.started()) == 1
 
 
+async def test_what_a_killed_leader_has_drained_is_stopped_by_the_next_once_it_is_empty(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """It is no person's drain, of which it would keep its hands. Both tell the command under which number they lead."""
+    script, log = write_script(tmp_path)
+    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    async with Processes(tmp_path) as processes, living(server.url, log) as world:
+        world.lifecycles.update({f"i{number}": Lifecycle.READY for number in range(2)})
+        world.running = 1
+        first = await start_replica(processes, "first", server.url, *flags)
+        await eventually(first.page, leads)
+
+        async def orders() -> list[str]:
+            return [*(await world.registry.state()).orders]
+
+        (drained,) = await eventually(orders, lambda names: len(names) == 1, 60.0)
+        first.child.process.kill()
+        second = await start_replica(processes, "second", server.url, *flags)
+        await eventually(second.page, leads)
+        await turns(second)
+        assert world.stopped() == []
+        world.running = 0
+        await eventually(orders, lambda names: names == [], 60.0)
+        assert world.stopped() == [drained]
+        assert world.started() == []
+        fence = int(world.calls("stop")[0]["EXTPROC_FENCE"])
+        assert fence == int(await world.registry.link.command("HGET", "extproc:{default}:leader", "fence"))
+
+
 async def test_a_leader_that_was_frozen_does_nothing_when_it_wakes_up(server: RedisServer, tmp_path: Path) -> None:
     """Another leads by then. What both have asked for together is what one would have."""
     script, log = write_script(tmp_path)

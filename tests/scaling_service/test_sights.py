@@ -75,12 +75,18 @@ async def test_all_that_is_written_is_seen(registry: Registry) -> None:
     await PrefixMemory(link, base).write(one.key, b"12345678" * 30)
     await StartMemory(link, base).write({}, [MODEL], {MODEL: {"x@1": 55.0}}, {})
     await ProfileMemory(link, base).write("r", [learned(one, 1.5)])
+    told = await registry.link.command("HGET", f"{base}:traffic-routers", "r")
+    batch, told_ms, held = told.split(b" ", 2)
+    two_s_ago = b"%d %d %b" % (int(batch), int(told_ms) - 2000, held)
+    await registry.link.command("HSET", f"{base}:traffic-routers", "r", two_s_ago)
     seen = await Sights(RULES, registry, fleet, clock=lambda: NOW_S).look(Journal())
     sight = seen.sight
     assert sight.at_s == NOW_S
     assert {each.id for each in sight.instances} == {"a", "b"}
     assert sight.counts == {MODEL: Counts(requests=7.0, shed=1.0)}
-    assert (sight.held, sight.wanted, sight.routers) == ({MODEL: 2}, {"cold"}, 1)
+    assert NOW_S - 15.0 < (sight.counted_at_s or 0.0) <= NOW_S - 2.0, "as old as the router's word"
+    assert (sight.held, sight.wanted) == ({MODEL: 2}, {"cold"})
+    assert sight.routers == 1
     assert sight.warm_tokens == {"a": 30 * 64.0, "b": 0.0}, "the router that knows most counts"
     assert sight.starts_s == {"h100": (40.0,), "a100": (55.0,)}, "where none was seen, those of the model"
     assert set(sight.speeds) == {"h100"}

@@ -206,3 +206,12 @@ def test_what_is_too_long_ago_counts_no_more_if_enough_has_come_since() -> None:
         more = {name: getattr(last, name) + number * getattr(USUAL, name) for name in Counts.__slots__}
         rates.add(1e9 + 500.0 + LOOK_S * number, {"m": Counts(**more)})
     assert of(rates).prompt_tokens == 2000
+
+
+def test_looks_of_uneven_length_are_no_burst() -> None:
+    """Routers tell when they do: what counts is the rate in between."""
+    rates, at_s = Rates(), 1e9
+    for number in range(60):
+        at_s += (4.0, 5.0, 6.0, 4.0, 6.0)[number % 5]
+        rates.add(at_s, {"m": Counts(requests=100.0 * (at_s - 1e9))})
+    assert of(rates).burst == 1.0
