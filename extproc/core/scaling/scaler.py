@@ -56,6 +56,7 @@ class Scaler:
         self._correction = Correction()
         self._memory: dict[str, GroupMemory] = {}
         self._forecasters: dict[str, Forecaster] = {}
+        self._filled: dict[str, Loads] = {}  # by the last look: where the next one begins to search
 
     def look(self, sight: Sight) -> tuple[Recommendation, ...]:
         """What to recommend now, one a pool. `sight.at_s` must not go back."""
@@ -120,14 +121,18 @@ class Scaler:
         models = names(group, sight.instances)
         usual, latest = self._usual.demand(models), self._latest.demand(models)
         demand = risen(usual, latest) if usual and latest else _NOBODY
-        filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction)
+        last = self._filled.get(name)
+        filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction, last)
+        self._filled[name] = filled
         note(memory, group, models, seen, sight, filled.load)
         if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
             memory.asked_at_s = sight.at_s
         ready = sum(size * len(each.ready) for size, each in zip(filled.sizes, seen.staffs, strict=True))
         if usual:
             self._learn(group, seen, sight.at_s, usual, filled, ready)
-        forecaster = self._forecasters.setdefault(name, Forecaster(self._rules.period_s))
+        if name not in self._forecasters:
+            self._forecasters[name] = Forecaster(self._rules.period_s)
+        forecaster = self._forecasters[name]
         between = self._between.demand(models)
         if counted and between and demand.requests_s > 0.0:
             share = between.requests_s / demand.requests_s
