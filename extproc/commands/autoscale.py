@@ -89,7 +89,7 @@ def _add_acting(parser: argparse.ArgumentParser) -> None:
         "--drain",
         action="store_true",
         help="let instances drain that are not needed, though somebody else stops them; with --exec or --webhook they"
-        " always drain first",
+        " always drain first. Not where KEDA scales: another one would go than the one that drains",
     )
     add("--dry-run", action="store_true", help="look and show, do nothing, and never lead")
     add(

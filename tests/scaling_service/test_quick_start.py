@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from extproc.adapters.intents import Intents
 from extproc.adapters.registry import Registry
 from extproc.adapters.traffic_counts import TrafficCounts
+from extproc.core.scaling.rules import ScalingRules
 from extproc.core.values.instance import Lifecycle
 from tests.e2e.eventually import eventually
 from tests.processes import Processes
@@ -22,6 +24,14 @@ from tests.scaling_service.world import LONG_S, start_replica
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/autoscale.md").read_text()
 FLAGS = ("--settle-s", "0.5", "--lease-s", "1.5")
+
+
+def test_the_rules_that_are_documented_as_defaults_are() -> None:
+    """Those of the whole fleet, and of the pool in one line what it leaves out."""
+    shown = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])["autoscale"]
+    of_fleet = {name: value for name, value in shown.items() if name != "pools"}
+    assert of_fleet
+    assert {name: getattr(ScalingRules(), name) for name in of_fleet} == of_fleet
 
 
 async def lifecycles(registry: Registry) -> list[Lifecycle]:
