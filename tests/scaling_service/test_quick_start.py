@@ -14,7 +14,7 @@ import yaml
 from extproc.adapters.intents import Intents
 from extproc.adapters.registry import Registry
 from extproc.adapters.traffic_counts import TrafficCounts
-from extproc.core.scaling.rules import ScalingRules
+from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.values.instance import Lifecycle
 from tests.e2e.eventually import eventually
 from tests.processes import Processes
@@ -27,11 +27,14 @@ FLAGS = ("--settle-s", "0.5", "--lease-s", "1.5")
 
 
 def test_the_rules_that_are_documented_as_defaults_are() -> None:
-    """Those of the whole fleet, and of the pool in one line what it leaves out."""
+    """Those of the whole fleet, and the times of a pool."""
     shown = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])["autoscale"]
-    of_fleet = {name: value for name, value in shown.items() if name != "pools"}
-    assert of_fleet
-    assert {name: getattr(ScalingRules(), name) for name in of_fleet} == of_fleet
+    pool = shown.pop("pools")["h100"]
+    of_pool = {name: value for name, value in pool.items() if name.endswith("_s")}
+    assert (len(shown), len(of_pool)) == (5, 3)
+    assert {name: getattr(ScalingRules(), name) for name in shown} == shown
+    default = PoolRules(name="h100", models=())
+    assert {name: getattr(default, name) for name in of_pool} == of_pool
 
 
 async def lifecycles(registry: Registry) -> list[Lifecycle]:
