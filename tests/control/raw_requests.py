@@ -22,12 +22,22 @@ class Answered:
 
 
 async def http1(port: int, path: str, pieces: Sequence[bytes], *, pause_s: float = 0.0, headers: str = "") -> Answered:
-    """POST a body of known length, piece by piece, each in a write of its own."""
+    """POST a body of known length, piece by piece, each in a write of its own; the head is in that of the first.
+
+    With a pause, each comes by itself, and the head as well.
+    """
     reader, writer = await asyncio.open_connection(HOST, port)
     length = sum(map(len, pieces))
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
-    writer.write(head.encode())
-    for piece in pieces:
+    first, *rest = pieces
+    if pause_s:
+        writer.write(head.encode())
+        await asyncio.sleep(pause_s)
+        writer.write(first)
+    else:
+        writer.write(head.encode() + first)
+    await writer.drain()
+    for piece in rest:
         if pause_s:
             await asyncio.sleep(pause_s)
         writer.write(piece)
@@ -35,10 +45,10 @@ async def http1(port: int, path: str, pieces: Sequence[bytes], *, pause_s: float
     async with asyncio.timeout(60):
         answer = (await reader.read()).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     writer.close()
-    first, _, body = answer.partition(b"\r\n\r\n")
-    if b"transfer-encoding: chunked" in first:
+    answer_head, _, body = answer.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in answer_head:
         body = _unchunked(body)
-    return Answered(int(first.split(b" ", 2)[1]), body)
+    return Answered(int(answer_head.split(b" ", 2)[1]), body)
 
 
 async def http2(

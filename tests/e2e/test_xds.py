@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from openai import AsyncOpenAI, OpenAIError
 
-from extproc.adapters.http_client import HttpClient
+from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Lifecycle
 from extproc.demo.processes import Child, wait_for_line
-from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, Stack, start_engines
+from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, start_engines
 from tests.e2e.eventually import eventually
 from tests.envoy_process import EnvoyProcess, free_port
 from tests.processes import Processes
@@ -36,7 +38,7 @@ class Mesh:
     redis_url: str
     envoy: EnvoyProcess
     openai: AsyncOpenAI
-    stack: Stack
+    pages_url: str
     http: HttpClient
 
     async def start(self, spec: EngineSpec) -> tuple[Backend, Child]:
@@ -57,15 +59,21 @@ class Mesh:
 
     async def ask(self) -> str | None:
         """The instance that was chosen for a small request; None if that failed or nobody was chosen."""
-        before = len(await self.stack.decisions(self.http))
+        before = len(await self.decisions())
         try:
             await self.openai.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=2
             )
         except OpenAIError:
             return None
-        decisions = await self.stack.decisions(self.http)
+        decisions = await self.decisions()
         return decisions[-1]["instance"] if len(decisions) > before else None
+
+    async def decisions(self) -> list[dict[str, Any]]:
+        """The service's latest decisions, oldest first."""
+        answer = await self.http.get(f"{self.pages_url}/decisions")
+        assert isinstance(answer, Answer)
+        return list(orjson.loads(answer.body))
 
     async def count(self, what: str, backend: Backend) -> int | None:
         """Of Envoy's requests to an instance, `rq_total` or `rq_active`; None if Envoy does not know the instance."""
@@ -103,7 +111,7 @@ async def mesh(folder: Path, shape: Shape) -> AsyncIterator[Mesh]:
             redis.url,
             envoy,
             await stack.enter_async_context(AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)),
-            Stack((), redis.url, url, "", f"http://{HOST}:{router[2]}", serve),
+            f"http://{HOST}:{router[2]}",
             await stack.enter_async_context(HttpClient(timeout_s=30.0)),
         )
 

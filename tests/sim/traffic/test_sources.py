@@ -96,8 +96,8 @@ def test_a_mix_has_parts_with_shares(tmp_path: Path) -> None:
     [
         (
             "",
-            "no traffic is named '': write one of agents, batch, chat, classes, day, documents, flood, needs, "
-            "priorities, rag, or agentic:PATH",
+            "no traffic is named '': write one of agents, batch, chat, classes, day, diurnal, documents, flood, "
+            "needs, priorities, rag, or agentic:PATH",
         ),
         ("chatt", "no traffic is named 'chatt'"),
         ("chat:5", "no traffic is named 'chat:5'"),
