@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from extproc.demo.run import print_invitation
@@ -83,6 +84,7 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
     assert not [pid for pid in children if runs(pid)]
 
 
+@pytest.mark.soak
 def test_engines_are_started_for_a_load_and_stopped_after_it_and_none_is_left_behind() -> None:
     """One swing: how long it takes is the machine's affair, that instances follow it both ways is not."""
     children: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,22 @@ ROOT = Path(__file__).parents[2]
 
 
 async def test_load_starts_instances_and_its_end_drains_them_and_stops_them_when_they_are_empty(
-    server: RedisServer, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told everything in the environment; the one that still has requests is not stopped before they are over."""
+    """Told everything in the environment; the one that still has requests is not stopped before they are over.
+
+    All of it as the user `autoscaler` of redis/users.acl: no command is refused, of which the log would tell.
+    """
+    monkeypatch.setenv("EXTPROC_REDIS_PASSWORD", "autoscaler-secret")
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
-    async with Processes(tmp_path) as processes, living(server.url, log) as world:
+    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), "--redis-user", "autoscaler", *QUICK)
+    acl = tmp_path / "users.acl"
+    acl.write_text((ROOT / "redis/users.acl").read_text() + "user world on >world-secret ~* &* +@all\n")
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(GuardedServer("valkey", tmp_path, "--aclfile", str(acl)))
+        world_url = server.url.replace("redis://", "redis://world:world-secret@")
+        processes = await stack.enter_async_context(Processes(tmp_path))
+        world = await stack.enter_async_context(living(world_url, log))
         replica = await start_replica(processes, "one", server.url, *flags)
         await eventually(lambda: starts(world), lambda names: len(names) == 1)
         call = world.calls("start")[0]
@@ -69,6 +80,8 @@ async def test_load_starts_instances_and_its_end_drains_them_and_stops_them_when
         assert set(drained) <= set(world.stopped())
         assert len(world.stopped()) == len(set(world.stopped())), "each once"
         await eventually(draining, lambda names: names == [])
+        assert (await replica.page())["trouble"] == ""
+        assert "permission" not in replica.child.output().lower()
 
 
 async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: RedisServer, tmp_path: Path) -> None:
@@ -139,25 +152,6 @@ async def test_a_dry_run_and_one_look_show_what_is_recommended_and_do_nothing(
         assert table[0].split()[:3] == ["POOL", "DESIRED", "READY"]
         assert table[1].split()[:3] == [POOL, "1", "0"]
         assert world.asked == []
-
-
-async def test_the_user_of_the_shipped_rights_can_do_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `autoscaler` of redis/users.acl; no command is refused, of which the log would tell."""
-    monkeypatch.setenv("EXTPROC_REDIS_PASSWORD", "autoscaler-secret")
-    script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), "--redis-user", "autoscaler", *QUICK)
-    acl = tmp_path / "users.acl"
-    acl.write_text((ROOT / "redis/users.acl").read_text() + "user world on >world-secret ~* &* +@all\n")
-    with GuardedServer("valkey", tmp_path, "--aclfile", str(acl)) as server:
-        world_url = server.url.replace("redis://", "redis://world:world-secret@")
-        async with Processes(tmp_path) as processes, living(world_url, log) as world:
-            world.requests_s = 60.0
-            replica = await start_replica(processes, "one", server.url, *flags)
-            await eventually(lambda: ready(world), lambda names: len(names) >= 2)
-            world.requests_s = 0.0
-            await eventually(lambda: ready(world), lambda names: len(names) == 1, 60.0)
-            assert (await replica.page())["trouble"] == ""
-            assert "permission" not in replica.child.output().lower()
 
 
 @pytest.mark.parametrize(
