@@ -87,7 +87,9 @@ class _Load:
     starts_s: tuple[float, ...] = STARTS_S
 
 
+LARGE = 4  # times as many people: chance weighs less, and a cold start is several instances long
 _DAY = f"diurnal?requests={DAYS * DAY_REQUESTS}&requests_s={DAY_REQUESTS / DAY_S:.6f}&days={DAYS}"
+_LARGE_DAY = f"diurnal?requests={LARGE * DAYS * DAY_REQUESTS}&requests_s={LARGE * DAY_REQUESTS / DAY_S:.6f}&days={DAYS}"
 _ON_L40S: Mapping[str, tuple[float, ...]] = {
     "hpa_gpu": (0.5, 0.7, 0.9),
     "hpa_queue": (0.1, 0.3, 1.0, 3.0),
@@ -96,6 +98,7 @@ _ON_L40S: Mapping[str, tuple[float, ...]] = {
     "aibrix_apa": (0.1, 0.14, 0.18, 0.25, 0.4),
     "aibrix_kpa": (5.0, 6.0, 8.0, 10.0, 13.0),
 }
+_NEAR = ("keda_requests", "aibrix_apa", "aibrix_kpa")  # of all days' rivals those that are anywhere near the frontier
 _ON_SHORT: Mapping[str, tuple[float, ...]] = {
     "hpa_gpu": (0.5, 0.7, 0.9),
     "hpa_queue": (0.1, 0.3, 1.0, 3.0),
@@ -129,6 +132,8 @@ def autoscale(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> 
 def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
     yield _Load(Kind.TRACE, "days", _DAY, (L40S,), 16, 2, _ON_L40S)
     yield _Load(Kind.TRACE, "days with bursts", f"{_DAY}&bursts=5&burst_factor=2.5", (L40S,), 16, 2, _ON_L40S)
+    near = {name: _ON_L40S[name] for name in _NEAR}
+    yield _Load(Kind.TRACE, "large days", _LARGE_DAY, (L40S,), 16 * LARGE, 2 * LARGE, near, starts_s=(180.0, 300.0))
     if "azure-conversation" in traces:
         text = f"{traces['azure-conversation']}?times={_AZURE_TIMES}"
         yield _Load(Kind.TRACE, "azure-conversation", text, (SHORT_L40S,), 20, 6, _ON_SHORT, _NO_PERIOD_S)
