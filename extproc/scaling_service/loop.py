@@ -211,7 +211,7 @@ class Loop:
         before = self._journal
         seen, word = await self._looked()
         journal = seen.journal
-        parts.doing.note_starts(before, journal)
+        parts.doing.note_starts(before, journal, seen.ready)
         if parts.webhook is not None and parts.webhook.taken:
             journal = msgspec.structs.replace(journal, told={**journal.told, **parts.webhook.taken})
             parts.webhook.taken.clear()

@@ -47,6 +47,12 @@ class Seen:
     journal: Journal  # with what the fleet shows of it by now
     outside: tuple[str, ...]  # ids of instances that belong to no pool; some that load do not tell yet
 
+    @property
+    def ready(self) -> frozenset[str]:
+        """Ids of those whose start is over."""
+        over = (Lifecycle.READY, Lifecycle.DRAINING)
+        return frozenset(each.id for those in self.members.values() for each in those if each.lifecycle in over)
+
 
 class Sights:
     """Those of one fleet. `clock` is the time of day, `since_start` one that only goes forward."""
