@@ -23,6 +23,7 @@ from extproc.core.prefixes.prefix_chain import BLOCK_BYTES
 from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.pools import groups, own_models, placed
 from extproc.core.scaling.rules import PoolRules, ScalingRules
+from extproc.core.scaling.seen import STUCK_COLD_STARTS
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds_told import by_kind, merge_kind
@@ -96,7 +97,9 @@ class Sights:
         since_read_s = self._since_start() - read_at_s
         at_s = self._now_s()
         starts_s = self._starts_s(durations_s(journal), pools)
-        patience_s = {name: 3.0 * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()}
+        patience_s = {
+            name: STUCK_COLD_STARTS * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()
+        }
         inside = {each.id for of_pool in members.values() for each in of_pool}
         others = [each for each in instances if each.id not in inside]
         outside = tuple(each.id for each in others if own_models(each) or each.lifecycle not in COMING)
