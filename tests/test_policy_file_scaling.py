@@ -80,8 +80,9 @@ def test_without_the_section_there_are_no_rules_and_an_empty_one_has_the_default
     ("section", "told"),
     [
         ("{tick: 3}", "unknown field `tick`"),
-        ("{tick_s: 0.01}", "tick_s must be from 0.1 to 300"),
-        ("{tick_s: 100, period_s: 60}", "period_s must be from 100"),
+        ("{tick_s: 0.01}", "tick_s must be from 0.1 to 30"),
+        ("{tick_s: 31}", "tick_s must be from 0.1 to 30"),
+        ("{tick_s: 20, period_s: 10}", "period_s must be from 20"),
         ("{period_s: .nan}", "period_s must be from"),
         ("{quantile: 1}", "quantile must be"),
         ("{quantile: 0.4}", "quantile must be"),

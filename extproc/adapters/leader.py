@@ -95,6 +95,8 @@ class Leader:
                 await self.turn()
         except (RegistryError, TimeoutError) as error:
             log.debug("who leads is not known: %s", error or "Redis is too slow")
+        except Exception:  # such as an answer of another program: nobody would ever lead again, and nothing show it
+            log.exception("who leads is not known")
         leads = self.fence is not None
         if leads != led:
             log.info("this replica leads now" if leads else "this replica leads no longer")

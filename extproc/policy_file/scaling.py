@@ -20,6 +20,7 @@ from extproc.core.scaling.rules import PoolRules, ScalingRules
 
 # A pool's name becomes part of ids of instances, of labels and of environment variables' values.
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LONGEST_TICK_S = 30.0  # what was recommended 60 s ago is told to nobody any more
 _LONGEST_PERIOD_S = 14 * 86_400.0
 
 
@@ -58,7 +59,7 @@ def scaling_of(section: ScalingSection | None) -> ScalingRules | None:
     _check_apart(pools)
     given = {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
     rules = ScalingRules(**given | {"pools": pools})
-    for name, least, most in (("tick_s", 0.1, 300.0), ("period_s", rules.tick_s, _LONGEST_PERIOD_S)):
+    for name, least, most in (("tick_s", 0.1, _LONGEST_TICK_S), ("period_s", rules.tick_s, _LONGEST_PERIOD_S)):
         if not least <= getattr(rules, name) <= most:
             raise ValueError(f"autoscale: {name} must be from {least:g} to {most:g}")
     if not 0.5 <= rules.quantile < 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S = 5.0  # after a start that has failed, until the pool's next; doubled each time
 _LONGEST_PAUSE_S = 300.0
-_LONGEST_WASTE_PAUSE_S = 3600.0  # after starts that were taken and that no instance came of: each may cost something
+_LONGEST_WASTE_PAUSE_S = 3600.0  # after starts that were taken and that no Ready instance came of: each may cost
 
 log = logging.getLogger("extproc.autoscale")
 
@@ -63,17 +63,23 @@ class Doing:
         self._failed_starts, self._failed_stops = [], []
         return journal
 
-    def note_starts(self, before: Journal, after: Journal) -> None:
-        """Note what has come of starts between two looks: an instance, or nothing at all."""
+    def note_starts(self, before: Journal, after: Journal, ready: Collection[str]) -> None:
+        """Note what has come of starts between two looks. `ready`: ids of those that have become so.
+
+        An instance that loads lets others start; how long the next pause is, is forgotten once one is Ready.
+        """
         left = {launch.id: launch for launch in after.launches}
         for launch in before.launches:
             now = left.get(launch.id)
-            if now is None and not launch.instance:
-                log.warning("no agent has told of %s, which was to start in pool %s", launch.id, launch.pool)
+            if now is None and launch.instance not in ready:
+                words = "%s has failed or is not Ready in time" if launch.instance else "no agent has told of %s"
+                log.warning(f"{words}, which was to start in pool %s", launch.instance or launch.id, launch.pool)
                 self._note_result("start", launch.pool, "given_up")
                 self._pause(launch.pool, _LONGEST_WASTE_PAUSE_S)
-            elif now is not None and now.instance and not launch.instance:
+            elif now is None:
                 self._pauses.pop(launch.pool, None)
+            elif now.instance and not launch.instance and launch.pool in self._pauses:
+                self._pauses[launch.pool] = (0.0, self._pauses[launch.pool][1])
 
     async def do(
         self,

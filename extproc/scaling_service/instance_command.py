@@ -47,7 +47,8 @@ def parse_command(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ConfigError(f"--exec {text!r} cannot be read: {error}") from None
     if not words or shutil.which(words[0]) is None:
-        raise ConfigError(f"--exec: there is no program {words[0] if words else text!r}, or it may not be run")
+        program = words[0] if words else text
+        raise ConfigError(f"--exec: no program {program!r} that may be run: give its path, and chmod +x it")
     return words
 
 

@@ -80,7 +80,7 @@ class Loop:
     ) -> None:
         self._parts = parts
         self._name = name
-        self.about = about
+        self._about = about
         self._settle_s = settle_s
         self.changed: Callable[[], None] = lambda: None
         """Called after each turn."""
@@ -149,7 +149,7 @@ class Loop:
             await self.look()
             return
         if fence != self._fence:
-            await self._recall()
+            await self.recall()
             self._fence, self.role = fence, Role.LEADER
             self._settled_at_s, self._remember_at_s = float("inf"), float("-inf")
         await self._lead(fence)
@@ -161,7 +161,16 @@ class Loop:
 
     async def recall(self) -> None:
         """Go on from what the last leader has left. Raises RegistryError."""
-        await self._recall()
+        data = await self._parts.memory.read()
+        memory = None if data is None else decode_memory(data)
+        # What we know ourselves stands where Redis has lost it, or has an old copy of it, and where nobody else has led
+        # since we wrote it.
+        if memory is None or (self._written_under is not None and memory.fence <= self._written_under):
+            return
+        self._journal = memory.journal
+        self._scaler = self._parts.new_scaler()
+        if memory.scaler:
+            self._scaler.load(memory.scaler, time.time())
 
     async def end(self) -> None:
         """Write down what is remembered, if we lead. Raises RegistryError."""
@@ -176,17 +185,6 @@ class Loop:
         if word is not None:
             self.word = word
 
-    async def _recall(self) -> None:
-        data = await self._parts.memory.read()
-        memory = None if data is None else decode_memory(data)
-        # What we know ourselves stands where Redis has lost it, and where nobody else has led since we wrote it.
-        if memory is None or memory.fence == self._written_under:
-            return
-        self._journal = memory.journal
-        self._scaler = self._parts.new_scaler()
-        if memory.scaler:
-            self._scaler.load(memory.scaler, time.time())
-
     async def _looked(self) -> tuple[Seen, Word]:
         began_s = time.monotonic()
         seen = await self._parts.sights.look(self._journal)
@@ -199,7 +197,7 @@ class Loop:
         word = Word(
             at_s=seen.sight.at_s,
             name=self._name,
-            about=self.about,
+            about=self._about,
             recommendations=made,
             pending=pending,
             outside=seen.outside,
@@ -213,7 +211,7 @@ class Loop:
         before = self._journal
         seen, word = await self._looked()
         journal = seen.journal
-        parts.doing.note_starts(before, journal)
+        parts.doing.note_starts(before, journal, seen.ready)
         if parts.webhook is not None and parts.webhook.taken:
             journal = msgspec.structs.replace(journal, told={**journal.told, **parts.webhook.taken})
             parts.webhook.taken.clear()
@@ -251,8 +249,9 @@ class Loop:
         if webhook is None or time.monotonic() < self._settled_at_s:
             return
         self._stops_untold |= {action.pool for action in begin if action.kind in (ActionKind.STOP, ActionKind.RESUME)}
+        untold = self._stops_untold | webhook.untaken
         for each in word.recommendations:
-            if each.pool in self._stops_untold or self._journal.told.get(each.pool) != each.desired:
+            if each.pool in untold or self._journal.told.get(each.pool) != each.desired:
                 here = {member.id for member in seen.members[each.pool]}
                 stop = [asked.id for asked in self._journal.stops if asked.id in here]
                 if webhook.tell(each, seen.pools[each.pool], stop, fence):

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from extproc.observe.scaling_metrics import ScalingGauges
 from extproc.scaling_service.loop import Loop, Role
+from extproc.server.external_scaler import STALE_AFTER_S
 from extproc.server.http_pages import HttpPages
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from extproc.scaling_service.scaling_webhook import ScalingWebhook
     from extproc.scaling_service.word import Word
 
-STALE_AFTER_S = 60.0
 _LONGEST_TURN_S = 60.0  # beyond, the loop has come to a halt
 
 

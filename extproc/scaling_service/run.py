@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.http_client import HttpClient
-from extproc.adapters.leader import Leader
+from extproc.adapters.leader import LEASE_S, Leader
 from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory
@@ -30,8 +30,8 @@ from extproc.errors import RegistryError
 from extproc.observe.scaling_metrics import ScalingMetrics
 from extproc.scaling_service import pages as own_pages
 from extproc.scaling_service.doing import Doing
-from extproc.scaling_service.instance_command import InstanceCommand
-from extproc.scaling_service.loop import Loop, Parts
+from extproc.scaling_service.instance_command import AT_ONCE, TIMEOUT_S, InstanceCommand
+from extproc.scaling_service.loop import SETTLE_S, Loop, Parts
 from extproc.scaling_service.scaling_webhook import ScalingWebhook
 from extproc.scaling_service.sights import Sights
 from extproc.scaling_service.word import Word
@@ -69,13 +69,13 @@ class AutoscaleSettings:
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     speed_priors: tuple[KindRecord, ...] = ()
     command: tuple[str, ...] = ()  # program and arguments that start and stop instances
-    command_timeout_s: float = 60.0
-    commands_at_once: int = 4
+    command_timeout_s: float = TIMEOUT_S
+    commands_at_once: int = AT_ONCE
     webhook: Target | None = None
     drains: bool = False  # give drain orders though nothing here stops instances
     dry_run: bool = False
-    lease_s: float = 9.0
-    settle_s: float = 10.0
+    lease_s: float = LEASE_S
+    settle_s: float = SETTLE_S
 
     @property
     def acts(self) -> bool:

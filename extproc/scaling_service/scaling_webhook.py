@@ -52,6 +52,8 @@ class ScalingWebhook:
         self._not_before_s: dict[str, float] = {}
         self.taken: dict[str, int] = {}
         """By pool: the desired number that was taken last."""
+        self.untaken: set[str] = set()
+        """Pools of which the last message was not taken."""
         self.told: Counter[str] = Counter()
         """Messages by what became of them: `taken`, `refused`, `failed`."""
 
@@ -96,7 +98,9 @@ class ScalingWebhook:
         if isinstance(said, int) and 200 <= said < 300:
             self.told["taken"] += 1
             self.taken[message.pool] = message.desired
+            self.untaken.discard(message.pool)
             return
+        self.untaken.add(message.pool)
         self.told["refused" if isinstance(said, int) else "failed"] += 1
         self._not_before_s[message.pool] = asyncio.get_running_loop().time() + _AGAIN_S
         log.warning("the webhook was not told that pool %s should have %d: %s", message.pool, message.desired, said)

@@ -23,6 +23,7 @@ from extproc.core.prefixes.prefix_chain import BLOCK_BYTES
 from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.pools import groups, own_models, placed
 from extproc.core.scaling.rules import PoolRules, ScalingRules
+from extproc.core.scaling.seen import STUCK_COLD_STARTS
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds_told import by_kind, merge_kind
@@ -34,6 +35,7 @@ from extproc.scaling_service.learned_speeds import speeds_of
 _SLOWLY_S = 30.0  # between two reads of what changes slowly
 _REMEMBER_S = 30 * 86_400.0  # how long ago a model may have been served last whose starts still tell something
 _BLOCK_TOKENS = BLOCK_BYTES // 4  # of English
+_SLOWER = 0.9  # pace of our time after the clock was set back, until it has come so far again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,12 @@ class Seen:
     members: Mapping[str, Sequence[Instance]]  # of each pool: those that agents tell of
     journal: Journal  # with what the fleet shows of it by now
     outside: tuple[str, ...]  # ids of instances that belong to no pool; some that load do not tell yet
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Ids of those whose start is over."""
+        over = (Lifecycle.READY, Lifecycle.DRAINING)
+        return frozenset(each.id for those in self.members.values() for each in those if each.lifecycle in over)
 
 
 class Sights:
@@ -70,7 +78,7 @@ class Sights:
         self._starts = StartMemory(link, base)
         self._prefixes = PrefixMemory(link, base)
         self._clock, self._since_start = clock, since_start
-        self._at_s = 0.0  # of the last look
+        self._at_s, self._looked_at_s = 0.0, 0.0  # of the last look, by the two
         self._slowly_at_s = float("-inf")
         self._kinds: tuple[KindRecord, ...] = ()
         self._model_starts_s: dict[str, tuple[float, ...]] = {}  # by model
@@ -87,9 +95,11 @@ class Sights:
         if self._since_start() - self._slowly_at_s >= _SLOWLY_S:
             await self._read_slowly(instances)
         since_read_s = self._since_start() - read_at_s
-        at_s = self._at_s = max(self._at_s, self._clock())  # a clock that is set back must not turn rates around
+        at_s = self._now_s()
         starts_s = self._starts_s(durations_s(journal), pools)
-        patience_s = {name: 3.0 * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()}
+        patience_s = {
+            name: STUCK_COLD_STARTS * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()
+        }
         inside = {each.id for of_pool in members.values() for each in of_pool}
         others = [each for each in instances if each.id not in inside]
         outside = tuple(each.id for each in others if own_models(each) or each.lifecycle not in COMING)
@@ -110,6 +120,13 @@ class Sights:
         )
         return Seen(sight, pools, members, journal, outside)
 
+    def _now_s(self) -> float:
+        """The time of day, that never goes back: rates are differences by it. Nor does it stand still meanwhile."""
+        looked_at_s = self._since_start()
+        passed_s, self._looked_at_s = looked_at_s - self._looked_at_s, looked_at_s
+        self._at_s = max(self._clock(), self._at_s + _SLOWER * passed_s if self._at_s else 0.0)
+        return self._at_s
+
     def _starts_s(
         self, own: Mapping[str, tuple[float, ...]], pools: Mapping[str, PoolRules]
     ) -> dict[str, tuple[float, ...]]:
@@ -129,10 +146,11 @@ class Sights:
         self._kinds = tuple((self._priors | {record.kind: record for record in merged}).values())
         known = await self._starts.read(_REMEMBER_S)
         self._model_starts_s = {model: tuple(took_s for _, took_s in each.starts) for model, each in known.items()}
-        self._warm_tokens = {}
-        for each in instances:
-            if each.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING):
-                self._warm_tokens[each.id] = float(_BLOCK_TOKENS * await self._prefixes.blocks(each.key))
+        self._warm_tokens = {
+            each.id: float(_BLOCK_TOKENS * await self._prefixes.blocks(each.key))
+            for each in instances
+            if each.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING)
+        }
         self._slowly_at_s = self._since_start()
 
 

@@ -199,6 +199,25 @@ async def test_a_server_whose_clock_is_set_back_keeps_nobody_in_office(server: R
         await eventually(leads, bool)
 
 
+async def test_what_another_program_has_left_there_is_outlasted(server: RedisServer) -> None:
+    """A replica that died of it would lead never again, and serve on."""
+    async with house(server) as made:
+        one = Leader(made.link, BASE, "one", lease_s=0.3)
+        await made.raw.hset(f"{BASE}:leader", "name", b"\xff")
+        await made.raw.hset(f"{BASE}:leader", "until_ms", "9e15")
+        await made.raw.hset(f"{BASE}:leader", "lease_ms", "60000")
+        running = asyncio.create_task(one.run())
+
+        async def leads() -> bool:
+            return one.fence is not None
+
+        await asyncio.sleep(0.25)
+        assert not running.done()
+        await made.lapse()
+        await eventually(leads, bool)
+        running.cancel()
+
+
 async def test_what_replicas_think_of_the_time_does_not_matter(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

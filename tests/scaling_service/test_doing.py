@@ -96,15 +96,43 @@ async def test_a_pool_rests_after_a_start_that_failed_and_not_after_one_that_an_
     await doing.end(30.0)
     assert (doing.may_start("p"), doing.may_start("q")) == (False, True)
     matched = Journal(launches=(Launch(id="a", pool="p", at_s=0.0, instance="i"), BEGUN.launches[1]))
-    doing.note_starts(BEGUN, matched)
+    doing.note_starts(BEGUN, matched, ())
     assert doing.may_start("p")
-    doing.note_starts(matched, Journal())
+    doing.note_starts(matched, Journal(), ["i"])
     assert not doing.may_start("p"), "nothing came of b"
     assert doing.done["start", "p", "given_up"] == 1
     assert not Doing(Registry("redis://127.0.0.1:1/0"), None).may_start("p")
 
 
-@pytest.mark.parametrize("lifecycle", [Lifecycle.READY, Lifecycle.DRAINING, Lifecycle.UNHEALTHY])
+async def test_a_pool_rests_ever_longer_while_its_instances_fail_before_they_are_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is a machine that somebody pays for. That an agent tells of it is not enough; that it is Ready is."""
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand(("true",), "f"))
+    loop, passed_s = asyncio.get_running_loop(), 0.0
+    began_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: began_s + passed_s)
+    asked = Journal(launches=BEGUN.launches[:1])
+    loads = Journal(launches=(Launch(id="a", pool="p", at_s=0.0, instance="i"),))
+
+    def start(ready: tuple[str, ...]) -> None:
+        doing.note_starts(asked, loads, ())
+        assert doing.may_start("p")
+        doing.note_starts(loads, Journal(), ready)
+
+    for pause_s in (5.0, 10.0, 20.0):
+        start(())
+        passed_s += pause_s - 1.0
+        assert not doing.may_start("p")
+        passed_s += 1.0
+        assert doing.may_start("p")
+    start(("i",))
+    start(())
+    passed_s += 5.0
+    assert doing.may_start("p"), "from the beginning"
+
+
+@pytest.mark.parametrize("lifecycle", [Lifecycle.READY, Lifecycle.DRAINING])
 def test_a_start_whose_instance_is_first_seen_when_it_is_over_has_come(lifecycle: Lifecycle) -> None:
     """Shorter than a tick, or by an agent that tells of no models while they load: no pause for others, no warning."""
 
@@ -113,7 +141,7 @@ def test_a_start_whose_instance_is_first_seen_when_it_is_over_has_come(lifecycle
         asked = Journal(launches=BEGUN.launches[:1])
         for at_s in (10.0, 20.0):
             before, asked = asked, after_look(asked, {"p": [instance("a", lifecycle=lifecycle)]}, at_s, lambda _: 600.0)
-            doing.note_starts(before, asked)
+            doing.note_starts(before, asked, ["a"])
         assert asked.launches == ()
         assert not doing.done
         return doing.may_start("p")

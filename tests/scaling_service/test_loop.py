@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.sight import Sight
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
 from extproc.scaling_service.doing import Doing
-from extproc.scaling_service.journal import Journal
+from extproc.scaling_service.journal import Journal, Launch
 from extproc.scaling_service.loop import Loop, Parts, Role
 from extproc.scaling_service.sights import Seen
+from extproc.scaling_service.word import Memory, decode_memory, encode_memory
 from tests.core.builders import MODEL
 
 POOL = PoolRules(name="p", models=(MODEL,))
@@ -38,33 +40,82 @@ class Given:
     """In place of `Sights` and of `Scaler`."""
 
     routers: int
+    journal: Journal | None = None  # what the fleet shows of it
 
     async def look(self, journal: Journal) -> Seen:
-        return Seen(Sight(at_s=1.0, instances=(), routers=self.routers), {"p": POOL}, {"p": ()}, journal, ())
+        shown = journal if self.journal is None else self.journal
+        return Seen(Sight(at_s=1.0, instances=(), routers=self.routers), {"p": POOL}, {"p": ()}, shown, ())
 
 
 class Made:
     def look(self, _sight: Sight) -> tuple[Recommendation, ...]:
         return (LESS,)
 
+    def load(self, data: bytes, at_s: float) -> None:
+        """Nothing to go on from."""
 
-def loop(routers: int) -> Loop:
+    def dump(self) -> bytes:
+        return b""
+
+
+@dataclass
+class Kept:
+    """In place of `ScalingMemory`."""
+
+    data: bytes
+
+    async def read(self) -> bytes:
+        return self.data
+
+    async def write(self, data: bytes, _fence: int) -> bool:
+        self.data = data
+        return True
+
+    async def tell(self, _data: bytes, _fence: int) -> bool:
+        return True
+
+
+@dataclass
+class Leads:
+    """In place of `Leader`."""
+
+    fence: int | None
+
+
+@dataclass
+class Told:
+    """In place of `ScalingWebhook`, which was told of all that is desired."""
+
+    untaken: set[str]
+    taken: dict[str, int]
+    pools: list[str]
+
+    def tell(self, _recommendation: Recommendation, pool: PoolRules, _stop: object, _fence: int) -> bool:
+        self.pools.append(pool.name)
+        return True
+
+
+def loop(routers: int, **others: Any) -> Loop:
     registry = Registry("redis://127.0.0.1:1/0")
-    given: Any = Given(routers)
+    heard = Fleet()
+    heard.contact_at_s = time.monotonic()
+    values: dict[str, Any] = {
+        "fleet": heard,
+        "sights": Given(routers),
+        "memory": ScalingMemory(registry.link, registry.base),
+        "leader": None,
+        "webhook": None,
+    }
     made: Any = Made
     parts = Parts(
         rules=RULES,
-        sights=given,
         new_scaler=made,
-        fleet=Fleet(),
-        memory=ScalingMemory(registry.link, registry.base),
-        leader=None,
         doing=Doing(registry, None),
-        webhook=None,
+        **(values | others),
         metrics=ScalingMetrics(lambda: ScalingGauges(recommendations=(), fresh=False, age_s=None)),
         acts=False,
     )
-    return Loop(parts, "me")
+    return Loop(parts, "me", settle_s=0.0)
 
 
 async def test_less_is_recommended_only_where_routers_tell_how_many_requests_come() -> None:
@@ -77,7 +128,7 @@ async def test_less_is_recommended_only_where_routers_tell_how_many_requests_com
 
 async def test_a_turn_without_redis_changes_nothing_and_says_why() -> None:
     """What was recommended before stands."""
-    one = loop(routers=1)
+    one = loop(routers=1, fleet=Fleet())
     word = await one.look()
     turned: list[bool] = []
     one.changed = lambda: turned.append(True)
@@ -85,3 +136,38 @@ async def test_a_turn_without_redis_changes_nothing_and_says_why() -> None:
     assert "silent" in one.trouble
     assert (one.word, one.role, turned) == (word, Role.WATCHER, [True])
     assert one.latest() == {"p": LESS}
+
+
+async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> None:
+    """Redis came back with what a leader of before had written; we have led since, and know what we did."""
+    old = encode_memory(Memory(fence=3, journal=Journal(launches=(Launch(id="x", pool="p", at_s=0.0),))))
+    sights, kept, leads = Given(routers=1), Kept(old), Leads(5)
+    one = loop(1, sights=sights, memory=kept, leader=leads)
+
+    async def written(fence: int) -> int:
+        leads.fence = fence
+        await one.turn()
+        memory = decode_memory(kept.data)
+        assert memory is not None
+        assert memory.fence == fence
+        return len(memory.journal.launches)
+
+    assert await written(5) == 1
+    sights.journal = Journal()
+    assert await written(5) == 0, "an instance has come of it"
+    sights.journal, kept.data = None, old
+    assert await written(8) == 0
+    kept.data = encode_memory(Memory(fence=9, journal=Journal(launches=(Launch(id="y", pool="p", at_s=0.0),))))
+    assert await written(10) == 1, "another has led"
+
+
+async def test_a_pool_is_told_of_again_where_the_last_message_was_not_taken() -> None:
+    """Though the desired number is known: instances that may be stopped need not be."""
+    journal = Journal(told={"p": LESS.desired})
+    webhook = Told(untaken=set(), taken={}, pools=[])
+    one = loop(1, sights=Given(1, journal), memory=Kept(b""), leader=Leads(5), webhook=webhook)
+    await one.turn()
+    assert webhook.pools == []
+    webhook.untaken.add("p")
+    await one.turn()
+    assert webhook.pools == ["p"]

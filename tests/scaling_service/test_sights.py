@@ -120,10 +120,14 @@ async def test_one_that_loads_and_tells_of_no_model_yet_is_not_outside_and_its_s
 
 
 async def test_a_clock_that_is_set_back_does_not_turn_time_around(registry: Registry) -> None:
-    """Rates are differences by time."""
-    times_s = iter((NOW_S, NOW_S - 100.0, NOW_S + 1.0))
-    sights = Sights(RULES, registry, Fleet(), clock=lambda: next(times_s))
-    assert [(await sights.look(Journal())).sight.at_s for _ in range(3)] == [NOW_S, NOW_S, NOW_S + 1.0]
+    """Rates are differences by time. It goes on meanwhile, else no load would be seen until it is caught up."""
+    seen, told_s, passed_s = [], NOW_S, 0.0
+    sights = Sights(RULES, registry, Fleet(), clock=lambda: told_s, since_start=lambda: passed_s)
+    for told_s, passed_s in ((NOW_S, 50.0), (NOW_S - 2.0, 60.0), (NOW_S + 8.0, 70.0), (NOW_S + 18.5, 80.0)):  # noqa: B007
+        seen.append((await sights.look(Journal())).sight.at_s)
+    assert seen == [NOW_S, NOW_S + 9.0, NOW_S + 18.0, NOW_S + 27.0]
+    told_s, passed_s = NOW_S + 60.0, 90.0
+    assert (await sights.look(Journal())).sight.at_s == told_s
 
 
 async def test_without_rules_pools_are_made_from_what_is_there(registry: Registry) -> None:

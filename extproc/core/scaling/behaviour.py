@@ -45,7 +45,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
         else:
             self.needs.append((begin_s, need))
         oldest_s = at_s - MOST_PATIENCE * dwell_s
-        while self.needs[0][0] < oldest_s:
+        while len(self.needs) > 1 and self.needs[0][0] < oldest_s:  # without a dwell the latest alone is kept
             del self.needs[0]
 
     def keep(self, at_s: float, dwell_s: float, later: float, surely: float) -> float:

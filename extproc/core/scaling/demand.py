@@ -28,6 +28,8 @@ _USUAL_COMPUTED_CV2 = 1.0  # those traces have 0.1 to 4
 _USUAL_OUTPUT_CV2 = 0.7  # most of them have 0.5 to 0.9
 _LONG = 1.5  # times the usual time between two looks: of a gap, the number of requests tells no burst
 
+_ANEW = 0.5  # of what a counter was: one that is less by less than that has been set back, and not begun anew
+
 _Row = tuple[float, ...]  # the numbers of `Counts`, in their order
 _row = attrgetter(*Counts.__slots__)
 _NOTHING: _Row = _row(Counts())
@@ -58,7 +60,7 @@ class Demand:
 
 
 class Rates:
-    """Counts of all models over the latest looks. A counter that is less than before has begun anew."""
+    """Counts of all models over the latest looks. A counter that is far less than before has begun anew."""
 
     def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
         self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
@@ -146,8 +148,10 @@ class _Look:
 
 
 def _since(now: _Row, before: _Row) -> _Row:
-    if now[_REQUESTS] < before[_REQUESTS] or now[_ANSWERS] < before[_ANSWERS]:
-        return now
+    fewer = [what for what in (_REQUESTS, _ANSWERS) if now[what] < before[what]]
+    if fewer:
+        # Begun anew it is far less. Else Redis goes on with a copy of a moment ago, and all of it came long since.
+        return now if any(now[what] < _ANEW * before[what] for what in fewer) else _NOTHING
     return tuple([max(0.0, new - old) for new, old in zip(now, before, strict=True)])
 
 

@@ -64,7 +64,6 @@ class Call:
     why: str
 
 
-Driver = Callable[[Context], Call | None]
 _HARDLY = 0.02  # instances that are expected to be filled: nobody will ask
 
 
@@ -173,7 +172,14 @@ def by_wish(context: Context) -> Call | None:
     return Call(Signal.WANTED, 1.0, f"{context.waiting} requests wait for a model that no instance serves")
 
 
-SIGNALS: tuple[Driver, ...] = (by_load, by_forecast, by_backlog, by_kv_pressure, by_slo, by_wish)
+SIGNALS: tuple[Callable[[Context], Call | None], ...] = (
+    by_load,
+    by_forecast,
+    by_backlog,
+    by_kv_pressure,
+    by_slo,
+    by_wish,
+)
 
 
 def calls(context: Context) -> tuple[Call, ...]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from extproc.core.scaling.drivers import Context
+from extproc.core.scaling.behaviour import LASTS_S
+from extproc.core.scaling.drivers import Call, Context
 from extproc.core.scaling.group import Plan
 from extproc.core.scaling.hardware import Offer, carries, choose
 from extproc.core.scaling.recommendation import Driver, Signal
@@ -40,13 +41,18 @@ def _said(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
         counted = choose(need, by, plan.counts)[place]
         return min(counted, plan.counts[place]) if enough else counted
 
-    said = [Driver(call.signal, count(call.need, bare), call.why) for call in plan.made]
+    said = [Driver(call.signal, count(call.need, bare), call.why + _new(call, plan)) for call in plan.made]
     spare = max(each.spare for each in offers)
     if spare and plan.need > 0.0:
         said.append(Driver(Signal.SPARE, count(plan.need, spared), f"{spare} may fail without a loss"))
     if least := offers[place].least:
         said.append(Driver(Signal.LEAST, least, f"at least {least} by the operator's rules"))
     return sorted(said, key=lambda each: -each.instances)
+
+
+def _new(call: Call, plan: Plan) -> str:
+    """Why fewer are had than a signal's words let expect: it is counted as far as it lasts."""
+    return f"; {call.need:.2f} not for {LASTS_S:.0f} s yet" if call.need > plan.need else ""
 
 
 def _held(place: int, plan: Plan, offers: Sequence[Offer], most: int) -> str:

@@ -36,7 +36,7 @@ class Staff:
     ready: tuple[Instance, ...]
     coming: tuple[Instance, ...]  # on their way, those left out that are stuck
     draining: tuple[Instance, ...]
-    stuck: frozenset[str]
+    stuck: frozenset[str]  # keys of those that start for far too long, or are asleep: nobody counts on them
 
 
 def offers(

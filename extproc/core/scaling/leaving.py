@@ -35,8 +35,8 @@ def orders(
 
     `ours` holds the keys of those that were told to drain by us: who drains for another reason (a pod that ends) is
     not brought back. Who drains is stopped when it has had nothing to do for `grace_s` (a report may be older than the
-    order), or after `drain_s`; a start that is not needed any more at once. `stuck` keys are not counted, and not
-    stopped either: a slow start would never come to its end.
+    order), or after `drain_s`, also if it has failed meanwhile; a start that is not needed any more at once. `stuck`
+    keys are not counted, and not stopped either: a slow start would never come to its end.
     """
     ready = [each for each in instances if each.lifecycle is Lifecycle.READY]
     coming = [each for each in instances if each.lifecycle in COMING and each.key not in stuck]
@@ -53,10 +53,16 @@ def orders(
         for each in draining
         if each not in resume and _finished(each, at_s - draining_since_s.get(each.key, at_s), drain_s, grace_s)
     ]
+    # An order to drain holds back a Ready one only: one that has failed under it shows as Unhealthy, not as Draining.
+    failed = [
+        each
+        for each in instances
+        if each.lifecycle is Lifecycle.UNHEALTHY and at_s - ours.get(each.key, at_s) >= max(drain_s, grace_s)
+    ]
     return Orders(
         drain=tuple(each.id for each in leaving),
         resume=tuple(each.id for each in resume),
-        stop=tuple(each.id for each in (*cancelled, *done)),
+        stop=tuple(each.id for each in (*cancelled, *done, *failed)),
     )
 
 

@@ -61,7 +61,9 @@ def see(
 def note(memory: GroupMemory, group: Group, models: Collection[str], seen: Seen, sight: Sight, load: float) -> None:
     """Remember when somebody asked last, what instances cost, how many there were, and when that was too few."""
     requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
-    busy = any(each.load.running or each.load.waiting for of_pool in seen.instances for each in of_pool)
+    # Of one that has failed, load is what it was before.
+    at_work = [each for of_pool in seen.staffs for each in (*of_pool.ready, *of_pool.draining)]
+    busy = any(each.load.running or each.load.waiting for each in at_work)
     came = memory.requests is not None and requests > memory.requests
     if came or seen.waiting or busy or seen.asked or (memory.asked_at_s is None and any(seen.instances)):
         memory.asked_at_s = sight.at_s
@@ -80,16 +82,19 @@ def _staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: flo
     coming = [each for each in instances if each.lifecycle in COMING]
     draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
     for each in coming:
+        if each.asleep:  # it is Loading by its agent's word, and begins when somebody wakes it
+            memory.coming_since_s[each.key] = at_s
         memory.coming_since_s.setdefault(each.key, at_s)
     for each in draining:
         memory.draining_since_s.setdefault(each.key, at_s)
     stuck = frozenset(
         each.key
         for each in coming
-        if at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
+        if each.asleep
+        or at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
     )
     return Staff(
-        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY and not each.asleep),
+        ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY),
         coming=tuple(each for each in coming if each.key not in stuck),
         draining=tuple(draining),
         stuck=stuck,

@@ -31,6 +31,15 @@ def test_what_was_needed_within_the_dwell_stays() -> None:
     assert made.keep(730.0, DWELL_S, 0.0, math.inf) == 2.0
 
 
+def test_without_a_dwell_the_need_of_now_is_all_that_is_kept() -> None:
+    """At any moment, also one that is no multiple of a bucket."""
+    made = Behaviour()
+    for step in range(50):
+        made.needed(1_700_000_000.0 + 4.9876 * step, 3.0 if step < 49 else 1.0, 0.0)
+    assert made.needs == [(made.needs[0][0], 1.0)]
+    assert made.keep(1_700_000_000.0 + 4.9876 * 49, 0.0, 2.0, 2.0) == 2.0
+
+
 def test_nothing_leaves_before_a_dwell_was_seen() -> None:
     """What was needed before the first look is not known."""
     assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, math.inf) == math.inf

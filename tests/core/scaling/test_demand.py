@@ -81,6 +81,15 @@ def test_a_counter_of_answers_that_begins_anew_is_seen_by_itself() -> None:
     assert demand.output_tokens == pytest.approx((6 * 1600 + 1000) / (6 * 8 + 10))
 
 
+def test_counters_that_are_set_back_a_little_are_an_old_copy_and_no_burst() -> None:
+    """Redis goes on with a replica that had not been told the latest: what it holds came long ago."""
+    rates = told(USUAL, 1000)
+    rates.add(1e9 + 5005.0, {"m": scaled(USUAL, 999)})
+    assert of(rates).requests_s == pytest.approx(5 * 10 / 30)
+    rates.add(1e9 + 5010.0, {"m": scaled(USUAL, 1000)})
+    assert of(rates).requests_s == pytest.approx(5 * 10 / 30)
+
+
 def test_a_model_that_is_missing_in_one_look_does_not_count_from_zero_again() -> None:
     """Its counts are those of before."""
     rates = told(USUAL, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from extproc.core.scaling.behaviour import Behaviour
@@ -92,6 +93,18 @@ def words(made: Plan, *given: Offer) -> tuple[Signal, int, int]:
 def test_the_deciding_signal_is_told_first_and_what_would_be_without_it() -> None:
     """A load of 8.7 calls for nine; without it the operator's least is one."""
     assert words(planned(8.7, (1,), (9,), ONE), ONE) == (Signal.LOAD, 9, 1)
+
+
+def test_what_is_called_for_since_a_moment_only_is_told() -> None:
+    """Two looks make a need. Else 8.7 would seem to be carried by eight."""
+    made = planned(8.7, (8,), (8,), ONE)
+    chance = replace(made, counts=(8,), need=7.9)
+    context = Context(load=8.7, busiest=1.0, cold_start_s=120.0, ready=8.0)
+    for each, instances, ending in ((made, 9, "of what they carry"), (chance, 8, "; 8.70 not for 8 s yet")):
+        said, _ = explained(0, each, [ONE], context)
+        by_load = next(driver for driver in said if driver.signal is Signal.LOAD)
+        assert by_load.instances == instances
+        assert by_load.why.endswith(ending)
 
 
 def test_what_is_held_is_told_as_dwell() -> None:

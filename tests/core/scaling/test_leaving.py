@@ -77,6 +77,13 @@ def test_who_drains_too_long_is_stopped_anyway() -> None:
     assert told(pool, 1, draining_since_s={each.key: 500.0 for each in pool}).stop == ()
 
 
+def test_who_has_failed_after_our_order_to_drain_is_stopped_in_the_same_time() -> None:
+    """It shows as Unhealthy then. One that we have not told to go may recover."""
+    pool = [state("a", READY), state("b", Lifecycle.UNHEALTHY), state("c", Lifecycle.UNHEALTHY)]
+    assert told(pool, 1, ours={pool[1].key: 400.0}).stop == ("b",)
+    assert told(pool, 1, ours={pool[1].key: 401.0}).stop == ()
+
+
 def test_a_stuck_start_stands_in_for_nobody_and_is_let_alone() -> None:
     """Nobody leaves on its account, and it is not stopped: a slow start would never come to its end."""
     pool = [state("a", READY), state("b", LOADING)]

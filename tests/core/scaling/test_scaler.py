@@ -122,6 +122,26 @@ def test_who_is_on_the_way_counts_and_who_is_stuck_does_not() -> None:
     assert (stuck.desired, stuck.ready, stuck.coming, stuck.stop) == (2, 1, 0, ())
 
 
+def test_who_is_asleep_is_not_on_the_way_until_somebody_wakes_it() -> None:
+    """Its agent calls it Loading. It is let alone."""
+    patient = scaler(least=2, start_s=60.0)
+    asleep = instance("b", lifecycle=Lifecycle.LOADING, load=Load(), asleep=True)
+    for at_s in (0.0, 100.0, 200.0):
+        made = looked(patient, at_s, instance("a"), asleep)
+        assert (made.desired, made.ready, made.coming, made.stop) == (2, 1, 0, ())
+    woken = instance("b", lifecycle=Lifecycle.LOADING, load=Load(), asleep=False)
+    assert looked(patient, 300.0, instance("a"), woken).coming == 1
+
+
+def test_one_that_has_failed_at_work_does_not_keep_the_others_for_ever() -> None:
+    """What it had to do is told by a report of before."""
+    lonely = scaler(least=0, idle_s=100.0, dwell_s=50.0)
+    failed = instance("b", lifecycle=Lifecycle.UNHEALTHY, load=Load(running=3, waiting=1))
+    ready = instance("a", load=Load(running=0, waiting=0))
+    made = [looked(lonely, 5.0 * step, ready, failed, requests=5.0, routers=1).desired for step in range(40)]
+    assert (made[0], made[-1]) == (1, 0)
+
+
 def test_one_that_drains_is_resumed_before_another_starts() -> None:
     """If it was told to drain by the autoscaler."""
     calm = scaler(least=1, dwell_s=10.0, idle_s=1e6)
