@@ -23,6 +23,7 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     told: dict[str, float] = {}  # who was told to drain by us, and when
     draining_since_s: dict[str, float] = {}
     coming_since_s: dict[str, float] = {}
+    broken_since_s: dict[str, float] = {}  # who is Unhealthy or stuck
     asked_at_s: float | None = None  # when a request was seen last; None: never
     requests: float | None = None  # counted by then
     ready: dict[str, int] = {}
@@ -37,6 +38,13 @@ class Staff:
     coming: tuple[Instance, ...]  # on their way, those left out that are stuck
     draining: tuple[Instance, ...]
     stuck: frozenset[str]  # keys of those that start for far too long, or are asleep: nobody counts on them
+    shaken: tuple[Instance, ...]  # Unhealthy for a moment: they count as Ready, but nobody leaves on their account
+    broken: int  # how many are Unhealthy for longer, or stuck and awake
+
+    @property
+    def counted(self) -> int:
+        """How many are Ready, or will likely be so again in a moment."""
+        return len(self.ready) + len(self.shaken)
 
 
 def offers(

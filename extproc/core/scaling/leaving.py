@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,22 +31,28 @@ def orders(
     drain_s: float,
     grace_s: float,
     stuck: Collection[str] = (),
+    shaken: int = 0,
+    broken_since_s: Mapping[str, float] | None = None,
+    patience_s: float = math.inf,
 ) -> Orders:
     """What a pool's instances should do so that `desired` of them are Ready or on their way.
 
     `ours` holds the keys of those that were told to drain by us: who drains for another reason (a pod that ends) is
     not brought back. Who drains is stopped when it has had nothing to do for `grace_s` (a report may be older than the
     order), or after `drain_s`, also if it has failed meanwhile; a start that is not needed any more at once. `stuck`
-    keys are not counted, and not stopped either: a slow start would never come to its end.
+    keys are not counted, and not stopped at once either: a slow start would never come to its end. `shaken` more are
+    counted where it would take a start or one that drains to fill their place, but nobody leaves on their account. Who
+    has been broken for `patience_s` is stopped.
     """
     ready = [each for each in instances if each.lifecycle is Lifecycle.READY]
     coming = [each for each in instances if each.lifecycle in COMING and each.key not in stuck]
     draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
     surplus = len(ready) + len(coming) - desired
     resume: list[Instance] = []
-    if surplus < 0:
+    missing = -surplus - shaken
+    if missing > 0:
         mine = [each for each in draining if each.key in ours]
-        resume = sorted(mine, key=lambda each: (-warm_tokens.get(each.id, 0.0), each.id))[:-surplus]
+        resume = sorted(mine, key=lambda each: (-warm_tokens.get(each.id, 0.0), each.id))[:missing]
     cancelled = sorted(coming, key=_furthest)[: max(0, surplus)]
     leaving = first_to_leave(ready, warm_tokens, ours)[: max(0, surplus - len(cancelled))]
     done = [
@@ -59,10 +66,12 @@ def orders(
         for each in instances
         if each.lifecycle is Lifecycle.UNHEALTHY and at_s - ours.get(each.key, at_s) >= max(drain_s, grace_s)
     ]
+    since_s = broken_since_s or {}
+    given_up = [each for each in instances if at_s - since_s.get(each.key, at_s) >= patience_s]
     return Orders(
         drain=tuple(each.id for each in leaving),
         resume=tuple(each.id for each in resume),
-        stop=tuple(each.id for each in (*cancelled, *done, *failed)),
+        stop=tuple(dict.fromkeys(each.id for each in (*cancelled, *done, *failed, *given_up))),
     )
 
 

@@ -48,11 +48,12 @@ class Recommendation:
     pool: str
     at_s: float
     desired: int
-    ready: int
+    ready: int  # those that have been Unhealthy for a moment only included
     coming: int  # Starting or Loading
     leaving: int  # Draining
     drivers: tuple[Driver, ...]  # of all signals, the one that decided first
     without: int  # what would be desired if that one had said nothing
+    broken: int = 0  # Unhealthy, or on their way for far too long: nobody counts on them
     forecast: Forecast | None = None
     drain: tuple[str, ...] = ()  # ids of instances that should take nothing new from now on
     resume: tuple[str, ...] = ()  # that are draining and are needed again: sooner there than any start

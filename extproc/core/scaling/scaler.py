@@ -24,13 +24,14 @@ from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.pools import Group, groups, names, placed
 from extproc.core.scaling.recommendation import Forecast, Recommendation
 from extproc.core.scaling.rules import ScalingRules
-from extproc.core.scaling.seen import Seen, note, see
+from extproc.core.scaling.seen import STUCK_COLD_STARTS, Seen, note, see
 from extproc.core.scaling.sight import Sight
 from extproc.core.scaling.starts import cold_start_s
 
 _VERSION = 1
 _PERIOD_REGRETS = 48.0  # a step down is regretted within this part of a period: half an hour of a day
 _GRACE_TICKS = 2.0
+_SHAKEN_TICKS = 3.0  # looks for which one that is Unhealthy is not missed yet
 _LATEST_S = 10.0  # window of the rate in which a burst is seen
 LOOK_S = 2.5  # that rates are told of at the least: routers tell once a second, and chance decides how often in a tick
 _GAP_S = 15.0  # between two looks that tell of counts, and three ticks: what came meanwhile is not known
@@ -64,11 +65,12 @@ class Scaler:
         all_groups = groups(self._rules, sight.instances)
         members = placed([pool for group in all_groups for pool in group.pools], sight.instances)
         made: list[Recommendation] = []
+        shaken_s = _SHAKEN_TICKS * self._rules.tick_s
         for group in all_groups:
             name = "+".join(pool.name for pool in group.pools)
             memory = self._memory.setdefault(name, GroupMemory())
             starts_s = [cold_start_s(sight.starts_s.get(pool.name, ()), pool.start_s) for pool in group.pools]
-            seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory)
+            seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory, shaken_s)
             made.extend(self._look(group, name, seen, sight, memory, counted))
         return tuple(made)
 
@@ -176,7 +178,7 @@ class Scaler:
             load=calm(filled, demand, soon.now) if demand else 0.0,
             busiest=rules.busiest,
             cold_start_s=start_s,
-            ready=sum(size * len(each.ready) for size, each in zip(filled.sizes, seen.staffs, strict=True)),
+            ready=sum(size * each.counted for size, each in zip(filled.sizes, seen.staffs, strict=True)),
             coming=tuple(sorted((in_s, filled.sizes[place]) for place, in_s in seen.coming)),
             forecast=soon,
             waiting=seen.waiting,
@@ -230,6 +232,9 @@ class Scaler:
             drain_s=self._rules.drain_s,
             grace_s=_GRACE_TICKS * self._rules.tick_s,
             stuck=here.stuck,
+            shaken=len(here.shaken),
+            broken_since_s=memory.broken_since_s,
+            patience_s=max(self._rules.drain_s, STUCK_COLD_STARTS * seen.starts_s[place]),
         )
         _tell(memory, here, made.drain, sight.at_s)
         drivers, without = explained(place, planned, given, context)
@@ -238,9 +243,10 @@ class Scaler:
             pool=group.pools[place].name,
             at_s=sight.at_s,
             desired=desired,
-            ready=len(here.ready),
+            ready=here.counted,
             coming=len(here.coming),
             leaving=len(here.draining),
+            broken=here.broken,
             drivers=drivers,
             without=without,
             forecast=_times(forecast, 1.0 / given[place].capacity) if forecast else None,

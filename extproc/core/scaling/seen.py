@@ -33,10 +33,16 @@ def see(
     starts_s: Sequence[float],
     sight: Sight,
     memory: GroupMemory,
+    shaken_s: float,
 ) -> Seen:
-    """Sort what is there, and note since when instances come or drain."""
+    """Sort what is there, and note since when instances come, drain, or are broken.
+
+    One that is Unhealthy counts as Ready for `shaken_s`: it may have missed a few probes only.
+    """
     _forget(memory, [each for of_pool in instances for each in of_pool])
-    staffs = [_staff(each, memory, start_s, sight.at_s) for each, start_s in zip(instances, starts_s, strict=True)]
+    staffs = [
+        _staff(each, memory, start_s, sight.at_s, shaken_s) for each, start_s in zip(instances, starts_s, strict=True)
+    ]
     ready = [each for of_pool in staffs for each in of_pool.ready]
     models = names(group, sight.instances)
     held = sum(count for model, count in sight.held.items() if model in models)
@@ -78,7 +84,9 @@ def note(memory: GroupMemory, group: Group, models: Collection[str], seen: Seen,
         memory.targets.setdefault(pool.name, len(staff.ready) + len(staff.coming))
 
 
-def _staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: float, at_s: float) -> Staff:
+def _staff(
+    instances: Sequence[Instance], memory: GroupMemory, cold_start_s: float, at_s: float, shaken_s: float
+) -> Staff:
     coming = [each for each in instances if each.lifecycle in COMING]
     draining = [each for each in instances if each.lifecycle is Lifecycle.DRAINING]
     for each in coming:
@@ -93,11 +101,23 @@ def _staff(instances: Sequence[Instance], memory: GroupMemory, cold_start_s: flo
         if each.asleep
         or at_s - memory.coming_since_s[each.key] > max(STUCK_COLD_STARTS * cold_start_s, each.ready_in_s or 0.0)
     )
+    unhealthy = [each for each in instances if each.lifecycle is Lifecycle.UNHEALTHY]
+    # A start that no agent tells of yet (it has no address) is given up by whoever has asked for it.
+    hung = [each for each in coming if each.key in stuck and not each.asleep and each.address]
+    for key in {each.key for each in coming} - {each.key for each in hung}:
+        memory.broken_since_s.pop(key, None)
+    for each in (*unhealthy, *hung):
+        memory.broken_since_s.setdefault(each.key, at_s)
+    shaken = tuple(
+        each for each in unhealthy if each.key not in memory.told and at_s - memory.broken_since_s[each.key] < shaken_s
+    )
     return Staff(
         ready=tuple(each for each in instances if each.lifecycle is Lifecycle.READY),
         coming=tuple(each for each in coming if each.key not in stuck),
         draining=tuple(draining),
         stuck=stuck,
+        shaken=shaken,
+        broken=len(unhealthy) + len(hung) - len(shaken),
     )
 
 
@@ -108,6 +128,8 @@ def _forget(memory: GroupMemory, instances: Sequence[Instance]) -> None:
     memory.draining_since_s = {
         key: at for key, at in memory.draining_since_s.items() if state.get(key) is Lifecycle.DRAINING
     }
+    failing = (*COMING, Lifecycle.UNHEALTHY)
+    memory.broken_since_s = {key: at for key, at in memory.broken_since_s.items() if state.get(key) in failing}
     memory.told = {key: at for key, at in memory.told.items() if key in state}
 
 

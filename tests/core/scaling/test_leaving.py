@@ -78,7 +78,7 @@ def test_who_drains_too_long_is_stopped_anyway() -> None:
 
 
 def test_who_has_failed_after_our_order_to_drain_is_stopped_in_the_same_time() -> None:
-    """It shows as Unhealthy then. One that we have not told to go may recover."""
+    """It shows as Unhealthy then. One that we have not told to go may recover for longer."""
     pool = [state("a", READY), state("b", Lifecycle.UNHEALTHY), state("c", Lifecycle.UNHEALTHY)]
     assert told(pool, 1, ours={pool[1].key: 400.0}).stop == ("b",)
     assert told(pool, 1, ours={pool[1].key: 401.0}).stop == ()
@@ -88,3 +88,20 @@ def test_a_stuck_start_stands_in_for_nobody_and_is_let_alone() -> None:
     """Nobody leaves on its account, and it is not stopped: a slow start would never come to its end."""
     pool = [state("a", READY), state("b", LOADING)]
     assert told(pool, 1, stuck={pool[1].key}) == Orders()
+
+
+def test_who_is_broken_for_too_long_is_stopped() -> None:
+    """An engine that will not recover, or a start that comes to no end, costs as much as one that serves."""
+    pool = [state("a", READY), state("b", Lifecycle.UNHEALTHY), state("c", LOADING), state("d", Lifecycle.UNHEALTHY)]
+    since = {each.key: at_s for each, at_s in zip(pool[1:], (300.0, 300.0, 301.0), strict=True)}
+    stuck, ours = {pool[2].key}, {pool[1].key: 200.0}
+    changes: dict[str, Any] = {"stuck": stuck, "broken_since_s": since, "patience_s": 700.0}
+    assert told(pool, 1, **changes) == told(pool, 1, **changes, ours=ours) == Orders(stop=("b", "c"))
+
+
+def test_one_that_is_shaken_is_not_missed_and_nobody_leaves_on_its_account() -> None:
+    """Who drains is not brought back for it; and if it fails for good, the Ready one is needed."""
+    pool = [state("a", READY), state("b", Lifecycle.UNHEALTHY), state("c", DRAINING)]
+    ours = {pool[2].key: 990.0}
+    assert told(pool, 2, ours=ours, shaken=1) == told(pool, 1, ours=ours, shaken=1) == Orders()
+    assert told(pool, 2, ours=ours).resume == ("c",)
