@@ -6,7 +6,7 @@ time. Orders to drain are given only to be followed by a stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -18,6 +18,9 @@ from extproc.core.values.instance import Instance, Lifecycle
 from extproc.scaling_service.journal import Journal, Launch, Stop
 
 _LAUNCHED = "asked for"  # in place of an incarnation, of an instance that no agent has told of yet
+
+
+_LEAST_BESIDE, _BESIDE = 2, 4  # machines beside `most` where some are broken: so many, or a part of it
 
 
 class ActionKind(StrEnum):
@@ -78,6 +81,14 @@ def kept(recommendation: Recommendation, why: str) -> Recommendation:
     )
 
 
+def machines(most: int) -> int:
+    """How many machines a pool may have at once, broken ones included, so that what crashes is not replaced for ever.
+
+    Those that drain are left out: each has its end.
+    """
+    return most + max(_LEAST_BESIDE, most // _BESIDE)
+
+
 def actions(
     recommendation: Recommendation,
     journal: Journal,
@@ -85,19 +96,25 @@ def actions(
     now_s: float,
     new_id: Callable[[], str],
     *,
+    most: int,
+    ordered: Collection[str] = (),
     starting: bool = True,
 ) -> tuple[Action, ...]:
-    """What to do now for one pool with these instances. `starting`: new ones may be asked for, under a `new_id` each.
+    """What to do now for one pool with these instances, of which it may have `most`.
 
-    What a person has drained is neither resumed nor stopped.
+    `starting`: new ones may be asked for, under a `new_id` each; no more than so many that those which are broken leave
+    room for (`machines`). What a person has drained is neither resumed nor stopped, nor where it has failed since:
+    `ordered` are ids under an order, ours among them.
     """
-    theirs = {each.id for each in instances if each.lifecycle is Lifecycle.DRAINING} - set(journal.drained)
+    draining = {each.id for each in instances if each.lifecycle is Lifecycle.DRAINING}
+    theirs = (draining | set(ordered)) - set(journal.drained)
     stopping = {each for each in journal.drained if journal.stopping(each, now_s)}  # too late to bring it back
     resume = [each for each in recommendation.resume if each in journal.drained and each not in stopping]
     drain = [each for each in recommendation.drain if each not in theirs]
     stop = [each for each in recommendation.stop if each not in theirs and not journal.stopping(each, now_s)]
     missing = recommendation.desired - recommendation.ready - recommendation.coming - len(resume)
-    start = [new_id() for _ in range(missing)] if starting else []
+    room = machines(most) - recommendation.ready - recommendation.coming - recommendation.broken
+    start = [new_id() for _ in range(min(missing, room))] if starting else []
     kinds = ((ActionKind.RESUME, resume), (ActionKind.DRAIN, drain), (ActionKind.STOP, stop), (ActionKind.START, start))
     return tuple(Action(kind, instance, recommendation) for kind, ids in kinds for instance in ids)
 

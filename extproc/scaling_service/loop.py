@@ -237,11 +237,13 @@ class Loop:
             return ()
         doing = self._parts.doing
         found: list[Action] = []
+        ordered = self._parts.fleet.ordered()
         astray = {launch.pool for launch in journal.launches if launch.id in seen.outside}
         for each in word.recommendations:
             starting = doing.may_start(each.pool) and each.pool not in astray
-            members = seen.members[each.pool]
-            found += actions(each, journal, members, word.at_s, partial(new_id, each.pool), starting=starting)
+            members, new = seen.members[each.pool], partial(new_id, each.pool)
+            most = seen.pools[each.pool].most
+            found += actions(each, journal, members, word.at_s, new, most=most, ordered=ordered, starting=starting)
         return tuple(found)
 
     def _tell_webhook(self, seen: Seen, word: Word, begin: tuple[Action, ...], fence: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,12 +26,10 @@ def made(**changes: object) -> Recommendation:
     return Recommendation(pool="p", at_s=T_S, **(values | changes))  # type: ignore[arg-type]
 
 
-def done(
-    recommendation: Recommendation, journal: Journal = NOTHING, *instances: Instance, **changes: bool
-) -> list[str]:
+def done(recommendation: Recommendation, journal: Journal = NOTHING, *instances: Instance, **changes: Any) -> list[str]:
     """Actions in words, new ids being new-0, new-1 …"""
     ids = (f"new-{number}" for number in itertools.count())
-    found = actions(recommendation, journal, instances, T_S, lambda: next(ids), **changes)
+    found = actions(recommendation, journal, instances, T_S, lambda: next(ids), **({"most": 10} | changes))
     return [f"{action.kind} {action.instance}" for action in found]
 
 
@@ -165,7 +164,7 @@ def test_a_start_is_called_off_before_anything_came_of_it() -> None:
     """Its id is all that is known, and no start is left in the journal."""
     journal = Journal(launches=(a_launch(),))
     assert done(made(stop=("new",)), journal) == ["stop new"]
-    (stop,) = actions(made(stop=("new",)), journal, (), T_S, str)
+    (stop,) = actions(made(stop=("new",)), journal, (), T_S, str, most=10)
     assert begun(journal, [stop], {}, T_S).launches == ()
 
 
@@ -173,7 +172,7 @@ def test_what_is_begun_is_in_the_journal() -> None:
     """With who was there at a start: those that leave are not waited for under their old id."""
     here = [instance("a"), instance("b", lifecycle=Lifecycle.DRAINING)]
     found = actions(
-        made(desired=3, ready=1, drain=("a",), stop=("b",)), Journal(drained=("b",)), here, T_S, lambda: "n"
+        made(desired=3, ready=1, drain=("a",), stop=("b",)), Journal(drained=("b",)), here, T_S, lambda: "n", most=10
     )
     assert [action.kind for action in found] == [ActionKind.DRAIN, ActionKind.STOP, ActionKind.START, ActionKind.START]
     journal = begun(Journal(drained=("b",)), found[:3], {"p": here}, T_S)
@@ -187,11 +186,28 @@ def test_one_that_is_brought_back_is_not_replaced_before_it_is_ready_and_may_be_
     here = instance("a", lifecycle=Lifecycle.DRAINING)
     wanted = made(desired=1, resume=("a",))
     asked = Journal(drained=("a",), stops=(Stop(id="a", at_s=T_S - AGAIN_S),))
-    (resume,) = actions(wanted, asked, [here], T_S, str)
+    (resume,) = actions(wanted, asked, [here], T_S, str, most=10)
     journal = begun(asked, [resume], {"p": [here]}, T_S)
     assert journal.stops == ()
     assert done(wanted, looked(journal, here), here) == ["resume a"]
     assert looked(journal, instance("a")).drained == ()
+
+
+@pytest.mark.parametrize(
+    ("most", "ready", "broken", "started"), [(4, 0, 0, 4), (4, 0, 4, 2), (4, 1, 6, 0), (4, 0, 9, 0), (20, 10, 10, 5)]
+)
+def test_what_crashes_again_and_again_is_not_replaced_for_ever(
+    most: int, ready: int, broken: int, started: int
+) -> None:
+    """A pool has two machines beyond `most` at a time, or a quarter of it, until those that are broken are gone."""
+    assert len(done(made(desired=most, ready=ready, broken=broken), most=most)) == started
+
+
+def test_one_that_a_person_has_drained_is_not_stopped_either_once_it_has_failed() -> None:
+    """It shows as Unhealthy then; one that nobody, or we, have ordered to drain is stopped."""
+    failed = instance("a", lifecycle=Lifecycle.UNHEALTHY)
+    for ours, ordered, expected in (((), ("a",), []), (("a",), ("a",), ["stop a"]), ((), (), ["stop a"])):
+        assert done(made(stop=("a",)), Journal(drained=ours), failed, ordered=ordered) == expected
 
 
 def test_one_whose_stop_is_under_way_is_not_brought_back() -> None:

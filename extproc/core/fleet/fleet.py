@@ -120,6 +120,10 @@ class Fleet:
         entry = self._entries.get(instance_id)
         return entry.member if entry else None
 
+    def ordered(self) -> frozenset[str]:
+        """Ids of the instances that are under an order, whatever has become of them."""
+        return frozenset(self._orders)
+
     def dropped(self) -> tuple[str, ...]:
         """Ids of the instances that were Ready when their record ran out, until that is too long ago to matter."""
         return tuple(instance_id for instance_id, absent in self._absent.items() if absent.was_ready)
