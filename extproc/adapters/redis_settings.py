@@ -101,7 +101,7 @@ def parse(
     Raises ConfigError, which never shows a password.
     """
     netloc, rest = _netloc(url)
-    parts, shown = urlsplit(rest), _without_login(url)
+    parts, shown = urlsplit(rest), without_login(url).partition("?")[0]
     secure, kind = _scheme(parts.scheme, shown)
     query = _query(parts, kind, shown)
     userinfo, _, hosts = netloc.rpartition("@")
@@ -149,6 +149,20 @@ def secret(path: str = "") -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the Redis password from {path}: {error}") from error
+
+
+def without_login(url: str) -> str:
+    """A URL as `parse` reads it, without users and passwords: those of sentinels in the query are left out as well.
+
+    All up to the last `@` counts as a login, also where an unquoted password makes it no URL; with an `@` behind a `?`
+    nobody can tell what is what, and only the scheme is left.
+    """
+    body, _, query = url.partition("?")
+    scheme, slashes, rest = body.partition("://")
+    if "@" in query:
+        return scheme + slashes
+    kept = [each for each in query.split("&") if each.partition("=")[0] in _QUERY]
+    return scheme + slashes + rest.rpartition("@")[2] + ("?" + "&".join(kept) if kept else "")
 
 
 def _scheme(scheme: str, shown: str) -> tuple[bool, Kind]:
@@ -213,7 +227,3 @@ def _netloc(url: str) -> tuple[str, str]:
     if found is None:
         return "", url
     return found.group(2), found.group(1) + url[found.end() :]
-
-
-def _without_login(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//", url).partition("?")[0]

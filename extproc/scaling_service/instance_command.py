@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
+from extproc.adapters.redis_settings import without_login
 from extproc.core.scaling.rules import PoolRules
 from extproc.core.values.instance import Instance
 from extproc.errors import ConfigError
@@ -27,6 +28,7 @@ AT_ONCE = 4
 TIMEOUT_S = 60.0
 _KILL_AFTER_S = 3.0  # SIGTERM is ignored for so long at the most
 _STDERR = 2
+_URL = "EXTPROC_REDIS_URL"
 _SECRETS = ("EXTPROC_REDIS_PASSWORD", "EXTPROC_SCALING_WEBHOOK_SECRET")
 
 log = logging.getLogger("extproc.autoscale")
@@ -106,6 +108,8 @@ class InstanceCommand:
     def _environment(self, action: Action, pool: PoolRules, instance: Instance | None, fence: int) -> dict[str, str]:
         recommendation = action.recommendation
         ours = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        if _URL in ours:
+            ours[_URL] = without_login(ours[_URL])
         return ours | {
             "EXTPROC_ACTION": action.kind.value,
             "EXTPROC_FENCE": str(fence),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.adapters.redis_settings import Kind, Login, RedisSettings, Tls, parse, secret
+from extproc.adapters.redis_settings import Kind, Login, RedisSettings, Tls, parse, secret, without_login
 from extproc.errors import ConfigError
 
 
@@ -104,3 +104,24 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monke
     assert secret() == "of a file"
     with pytest.raises(ConfigError, match="cannot read the Redis password"):
         secret(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("redis://:pass@h/1?ssl_check_hostname=false", "redis://h/1?ssl_check_hostname=false"),
+        ("rediss+cluster://me:p%40ss@[::1]:7000,b", "rediss+cluster://[::1]:7000,b"),
+        (
+            "redis+sentinel://me:pass@a,b/main?sentinel_username=u&sentinel_password=w&db=2",
+            "redis+sentinel://a,b/main?db=2",
+        ),
+        ("unix://me:pass@/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis://me:p@s/s@h/1", "redis://h/1"),
+        ("redis://me:p?s@h", "redis://"),
+        ("redis://h?password=pass", "redis://h"),
+    ],
+)
+def test_a_url_can_be_shown_without_its_logins(url: str, shown: str) -> None:
+    """Also where a password that ought to be quoted is not."""
+    assert without_login(url) == shown

@@ -61,6 +61,7 @@ async def test_all_is_told_in_the_environment_and_no_secret_of_ours(
     """What else is in our environment is handed on."""
     script, log = write_script(tmp_path)
     monkeypatch.setenv("EXTPROC_REDIS_PASSWORD", "secret")
+    monkeypatch.setenv("EXTPROC_REDIS_URL", "redis+sentinel://me:pass@a,b/main?db=2&sentinel_password=word")
     monkeypatch.setenv("EXTPROC_OWN", "of-the-operator")
     assert await run((str(script),)) is Ended.DONE
     assert await run((str(script),), ActionKind.STOP, instance("p-1", address="10.0.0.7:80")) is Ended.DONE
@@ -81,6 +82,7 @@ async def test_all_is_told_in_the_environment_and_no_secret_of_ours(
         "EXTPROC_COMING": "1",
         "EXTPROC_SIGNAL": "forecast",
         "EXTPROC_OWN": "of-the-operator",
+        "EXTPROC_REDIS_URL": "redis+sentinel://a,b/main?db=2",
     }
     assert expected.items() <= start.items()
     assert "EXTPROC_REDIS_PASSWORD" not in start
