@@ -88,6 +88,11 @@ def _instances(gauges: ScalingGauges) -> Iterator[Metric]:
         ("ready", "That are Ready.", {each.pool: each.ready for each in made}),
         ("coming", "That are Starting or Loading, or were asked for.", {each.pool: each.coming for each in made}),
         ("leaving", "That are Draining.", {each.pool: each.leaving for each in made}),
+        (
+            "broken",
+            "That are Unhealthy, or on their way for far too long: nobody counts on them.",
+            {each.pool: each.broken for each in made},
+        ),
         ("pending", "That were asked for and that no agent has told of yet.", gauges.pending),
     ):
         family = GaugeMetricFamily(f"extproc_{name}_instances", f"Instances: {text}", labels=["pool"])

@@ -231,3 +231,32 @@ async def test_while_no_router_tells_nothing_is_taken_away(server: RedisServer, 
         assert (world.asked, (await world.registry.state()).orders) == ([], {})
         world.counting = True
         await eventually(lambda: ready(world), lambda names: len(names) == 1, 60.0)
+
+
+async def test_an_engine_that_crashes_again_and_again_is_replaced_so_often_only_and_stopped_in_the_end(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """Of `most` one, three machines are there at a time; the page tells how many are broken."""
+    script, log = write_script(tmp_path)
+    policy = policy_file(tmp_path, POLICY.replace("most: 4", "most: 1").replace("drain_s: 600", "drain_s: 10"))
+    async with Processes(tmp_path) as processes, living(server.url, log) as world:
+        replica = await start_replica(
+            processes, "one", server.url, "--policy-file", policy, "--exec", str(script), *QUICK
+        )
+        most_seen, most_broken = 0, 0
+
+        async def stopped() -> list[str]:
+            nonlocal most_seen, most_broken
+            page = await replica.page()
+            made = page["recommendations"][0] if page["recommendations"] else {"ready": 0, "broken": 0}
+            most_broken = max(most_broken, made["broken"])
+            most_seen = max(most_seen, len(world.lifecycles))
+            if made["ready"] and made["broken"] == len(world.started()) - 1:  # seen to be Ready, and not shaken
+                await turns(replica, 2)  # its start has come to a good end
+                world.lifecycles.update(dict.fromkeys(await ready(world), Lifecycle.UNHEALTHY))
+            return world.stopped()
+
+        (first, *_) = await eventually(stopped, bool, 60.0)
+        assert first == world.started()[0]
+        assert (most_seen, most_broken) == (3, 3)
+        await eventually(lambda: starts(world), lambda names: len(names) > 3)
