@@ -96,6 +96,7 @@ class Loop:
         self.role = Role.WATCHER if parts.leader is None else Role.FOLLOWER
         self.word: Word | None = None
         """What was recommended last, by us or by the leader."""
+        self._word_at_s = float("-inf")  # when it was said, on our monotonic clock
         self.trouble = ""
         """Why the last turn came to nothing; "" if it did not."""
         self.turned_at_s = time.monotonic()
@@ -104,6 +105,14 @@ class Loop:
     def latest(self) -> Mapping[str, Recommendation]:
         """What was recommended last, by pool."""
         return {each.pool: each for each in self.word.recommendations} if self.word else {}
+
+    def age_s(self) -> float | None:
+        """How old `word` is. Another replica's is as old as it has lain in Redis, whatever the time of day here."""
+        return None if self.word is None else time.monotonic() - self._word_at_s
+
+    def now_s(self) -> float:
+        """What time it is on the clock of who has said `word`."""
+        return 0.0 if self.word is None else self.word.at_s + time.monotonic() - self._word_at_s
 
     async def run(self) -> NoReturn:
         """Turn every `rules.tick_s` until cancelled; what goes wrong is logged when it begins and when it is over."""
@@ -182,8 +191,8 @@ class Loop:
     async def _follow(self) -> None:
         told = await self._parts.memory.told()
         word = None if told is None else decode_word(told.data)
-        if word is not None:
-            self.word = word
+        if told is not None and word is not None:
+            self.word, self._word_at_s = word, time.monotonic() - told.age_s
 
     async def _looked(self) -> tuple[Seen, Word]:
         began_s = time.monotonic()
@@ -202,7 +211,7 @@ class Loop:
             pending=pending,
             outside=seen.outside,
         )
-        self.word = word
+        self.word, self._word_at_s = word, time.monotonic()
         return seen, word
 
     async def _lead(self, fence: int) -> None:

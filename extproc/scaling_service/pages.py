@@ -60,8 +60,8 @@ def status(loop: Loop, leader: Leader | None, fleet_name: str) -> dict[str, Any]
         "role": loop.role.value,
         "leader": {"name": led.name, "about": led.about} if led is not None and led.name else None,
         "said_by": None if word is None else word.name,
-        "age_s": age_s(word),
-        "stale": not fresh(word),
+        "age_s": age_s(loop),
+        "stale": not fresh(loop),
         "trouble": loop.trouble,
         "outside": [] if word is None else list(word.outside),
         "recommendations": shown(word),
@@ -80,8 +80,8 @@ def gauges(loop: Loop, fleet: Fleet, doing: Doing, webhook: ScalingWebhook | Non
     word = loop.word
     return ScalingGauges(
         recommendations=word.recommendations if word is not None else (),
-        fresh=fresh(word),
-        age_s=age_s(word),
+        fresh=fresh(loop),
+        age_s=age_s(loop),
         pending=word.pending if word is not None else {},
         outside=len(word.outside) if word is not None else 0,
         leads=loop.role is Role.LEADER,
@@ -91,14 +91,16 @@ def gauges(loop: Loop, fleet: Fleet, doing: Doing, webhook: ScalingWebhook | Non
     )
 
 
-def age_s(word: Word | None) -> float | None:
-    """How old a word is, by the time of day of its replica and of ours."""
-    return None if word is None else round(max(0.0, time.time() - word.at_s), 3)
+def age_s(loop: Loop) -> float | None:
+    """How old the last word is, for people."""
+    age = loop.age_s()
+    return None if age is None else round(age, 3)
 
 
-def fresh(word: Word | None) -> bool:
-    """Whether a word is young enough to be acted on."""
-    return word is not None and time.time() - word.at_s < STALE_AFTER_S
+def fresh(loop: Loop) -> bool:
+    """Whether the last word is young enough to be acted on."""
+    age = loop.age_s()
+    return age is not None and age < STALE_AFTER_S
 
 
 def _shown(recommendation: Recommendation, pending: int) -> dict[str, Any]:

@@ -91,7 +91,7 @@ async def run_autoscale(settings: AutoscaleSettings) -> None:
     if settings.keda is not None and settings.acts:
         log.warning(_TWO_HANDS)
     async with _made(settings) as made:
-        scaler = ExternalScaler(made.loop.latest) if settings.keda is not None else None
+        scaler = ExternalScaler(made.loop.latest, made.loop.now_s) if settings.keda is not None else None
         certificates = Certificates(settings.tls) if settings.tls else None
         pages = own_pages.Pages(
             made.metrics.page,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -73,7 +72,7 @@ class ExternalScaler:
     def __init__(
         self,
         latest: Callable[[], Mapping[str, Recommendation]],
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float],
         stale_after_s: float = STALE_AFTER_S,
     ) -> None:
         """`latest` has the newest recommendation of each pool by its name, empty while nothing is known.
@@ -111,11 +110,6 @@ class ExternalScaler:
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
-
-    @property
-    def streams(self) -> int:
-        """How many ScaledObjects follow."""
-        return len(self._streams)
 
     def changed(self) -> None:
         """To be called after each look, whatever came of it: `latest` may have something new to tell."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from extproc.adapters.registry import Registry
-from extproc.adapters.scaling_memory import ScalingMemory
+from extproc.adapters.scaling_memory import ScalingMemory, Written
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.core.scaling.rules import PoolRules, ScalingRules
@@ -16,8 +16,9 @@ from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
 from extproc.scaling_service.doing import Doing
 from extproc.scaling_service.journal import Journal, Launch
 from extproc.scaling_service.loop import Loop, Parts, Role
+from extproc.scaling_service.pages import age_s, fresh
 from extproc.scaling_service.sights import Seen
-from extproc.scaling_service.word import Memory, decode_memory, encode_memory
+from extproc.scaling_service.word import Memory, Word, decode_memory, encode_memory, encode_word
 from tests.core.builders import MODEL
 
 POOL = PoolRules(name="p", models=(MODEL,))
@@ -63,6 +64,7 @@ class Kept:
     """In place of `ScalingMemory`."""
 
     data: bytes
+    word: Written = field(default_factory=lambda: Written(b"", 0.0))
 
     async def read(self) -> bytes:
         return self.data
@@ -70,6 +72,9 @@ class Kept:
     async def write(self, data: bytes, _fence: int) -> bool:
         self.data = data
         return True
+
+    async def told(self) -> Written:
+        return self.word
 
     async def tell(self, _data: bytes, _fence: int) -> bool:
         return True
@@ -171,3 +176,17 @@ async def test_a_pool_is_told_of_again_where_the_last_message_was_not_taken() ->
     webhook.untaken.add("p")
     await one.turn()
     assert webhook.pools == ["p"]
+
+
+async def test_how_old_a_leaders_word_is_is_told_by_the_clock_of_redis() -> None:
+    """The clock of the machine that said it may be years away; that of who follows is not asked."""
+    said = encode_word(Word(at_s=1.0, name="other", about="", recommendations=(LESS,), pending={}))
+    for lain_s, young in ((1.0, True), (61.0, False)):
+        one = loop(1, memory=Kept(b"", Written(said, lain_s)), leader=Leads(None))
+        assert (age_s(one), fresh(one)) == (None, False)
+        await one.turn()
+        age = age_s(one)
+        assert age is not None
+        assert age >= lain_s
+        assert one.now_s() - LESS.at_s >= lain_s
+        assert fresh(one) is young

@@ -32,9 +32,14 @@ class Setup:
     latest: dict[str, Recommendation] = field(default_factory=dict)
     now_s: float = 1000.0
     channel: Any = None
+    reads: int = 0  # of `latest`
 
     def __post_init__(self) -> None:
-        self.scaler = ExternalScaler(lambda: self.latest, lambda: self.now_s, stale_after_s=30.0)
+        self.scaler = ExternalScaler(self.read_latest, lambda: self.now_s, stale_after_s=30.0)
+
+    def read_latest(self) -> dict[str, Recommendation]:
+        self.reads += 1
+        return self.latest
 
     def recommend(self, pool: str, desired: int, ready: int = 0, coming: int = 0, leaving: int = 0) -> None:
         """A look that came to this."""
@@ -217,11 +222,16 @@ async def test_a_stream_ends_with_its_client() -> None:
         streams = [setup.keda(pool="h100").stream() for _ in range(3)]
         for stream in streams:
             assert (await read(stream)).result
-        assert setup.scaler.streams == 3
 
         async def count() -> int:
-            return setup.scaler.streams
+            """Each stream that is kept reads what is recommended at a change."""
+            before = setup.reads
+            setup.scaler.changed()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return setup.reads - before
 
+        await eventually(count, lambda left: left == 3)
         streams[0].cancel()
         await eventually(count, lambda left: left == 2)
         await setup.channel.close()
