@@ -28,7 +28,6 @@ class _Pool(msgspec.Struct):
     at_s: float = -math.inf
     instances: int = -1
     settled_s: float = -math.inf  # from here on bad answers tell of the capacity
-    why: str = "nothing learned yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +51,6 @@ class Correction:
         known = self._pools.get(pool)
         return known.factor if known else 1.0
 
-    def why(self, pool: str) -> str:
-        """Return what the factor was last learned from, in a few words with numbers."""
-        return self._pools.get(pool, _Pool()).why
-
     def learn(self, pool: str, at_s: float, met: Met) -> None:
         """Take in one look at a pool."""
         known = self._pools.setdefault(pool, _Pool())
@@ -71,7 +66,6 @@ class Correction:
         if bad or good:
             aim = max(LEAST, min(MOST, met.used))
             known.factor += (aim - known.factor) * -math.expm1(-passed_s / _LEARN_S)
-            known.why = f"{met.bad_share:.1%} of answers beyond their SLO at {met.used:.2f} of the computed capacity"
 
     def dump(self) -> bytes:
         """Return all that was learned."""

@@ -46,7 +46,6 @@ class Demand:
     output_tokens: float
     computed_cv2: float = 1.0  # squared coefficient of variation of what of each prompt is not cached
     output_cv2: float = _USUAL_OUTPUT_CV2  # and of answers' tokens
-    shed_s: float = 0.0  # of `requests_s`
     judged: float = 0.0  # answers that were held against an SLO in the window of sizes
     late: float = 0.0  # of these
     slow: float = 0.0
@@ -104,7 +103,6 @@ class Rates:
         ever = _counts([row for model, row in self._ever.items() if model in chosen])
         return Demand(
             requests_s=asked.requests / covers_s,
-            shed_s=asked.shed / covers_s,
             prompt_tokens=_mean("prompt_tokens", "requests", sized, ever, _ASSUMED_PROMPT_TOKENS),
             cached_tokens=_mean("cached_tokens", "requests", sized, ever, 0.0),
             output_tokens=_mean("output_tokens", "answers", answered, ever, _ASSUMED_OUTPUT_TOKENS),

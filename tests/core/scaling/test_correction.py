@@ -82,12 +82,10 @@ def test_what_says_nothing_any_more_is_forgotten_over_hours() -> None:
     assert 1.0 - later == pytest.approx((1.0 - low) / 2.718, rel=0.05)
 
 
-def test_pools_learn_apart_and_say_from_what() -> None:
-    """Numbers for the operator."""
+def test_pools_learn_apart() -> None:
+    """What one's answers tell says nothing of another."""
     correction = Correction()
-    assert correction.why("p") == "nothing learned yet"
-    after(correction, 0.6, 0.3)
-    assert correction.why("p") == "30.0% of answers beyond their SLO at 0.60 of the computed capacity"
+    assert after(correction, 0.6, 0.3) < 1.0
     assert correction.factor("other") == 1.0
 
 

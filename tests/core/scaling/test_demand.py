@@ -35,8 +35,8 @@ USUAL = Counts(requests=10, prompt_tokens=20_000, cached_tokens=5000, answers=8,
 
 def test_rates_and_mean_sizes_of_even_counts() -> None:
     """Ten requests and eight answers in five seconds."""
-    demand = of(told(replace(USUAL, shed=1, judged=8, late=2, slow=1), 12))
-    assert (demand.requests_s, demand.shed_s, demand.covers_s) == (2.0, pytest.approx(0.2), 30.0)
+    demand = of(told(replace(USUAL, judged=8, late=2, slow=1), 12))
+    assert (demand.requests_s, demand.covers_s) == (2.0, 30.0)
     assert (demand.prompt_tokens, demand.cached_tokens, demand.output_tokens) == (2000, 500, 200)
     assert (demand.judged, demand.late, demand.slow) == (96, 24, 12)
     assert demand.bad_share == pytest.approx(0.25)
