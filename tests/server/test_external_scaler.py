@@ -216,7 +216,7 @@ async def test_a_stream_waits_for_the_first_recommendation_and_through_stale_one
 
 
 async def test_a_stream_ends_with_its_client() -> None:
-    """Nothing is kept of ScaledObjects that are gone, however they went."""
+    """Nothing is worked out any more for ScaledObjects that are gone, however they went."""
     async with serving() as setup:
         setup.recommend("h100", desired=1)
         streams = [setup.keda(pool="h100").stream() for _ in range(3)]

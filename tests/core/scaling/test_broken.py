@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from extproc.core.values.instance import Lifecycle, Load
 from tests.core.builders import instance
 from tests.core.scaling.test_scaler import looked, scaler
@@ -37,3 +39,34 @@ def test_a_start_that_no_agent_tells_of_is_not_broken() -> None:
     asked = instance("b", lifecycle=Lifecycle.STARTING, load=Load(), address="")
     told = [looked(patient, at_s, instance("a"), asked) for at_s in (0.0, 200.0, 2000.0)]
     assert [(each.coming, each.broken, each.stop) for each in told] == [(1, 0, ()), (0, 0, ()), (0, 0, ())]
+
+
+def test_one_that_tells_when_it_will_be_ready_is_stuck_no_more() -> None:
+    """Its time begins anew."""
+    patient = scaler(least=2, start_s=300.0)
+    loading = instance("b", lifecycle=Lifecycle.LOADING, load=Load())
+    for at_s, ready_in_s, broken in ((0.0, None, 0), (905.0, None, 1), (1000.0, 2000.0, 0), (1900.0, None, 1)):
+        made = looked(patient, at_s, instance("a"), msgspec.structs.replace(loading, ready_in_s=ready_in_s))
+        assert (made.broken, made.stop) == (broken, ())
+
+
+def test_one_that_fails_after_our_order_to_drain_counts_as_ready_no_more() -> None:
+    """It was to go anyway: nobody waits for it to come back."""
+    calm = scaler(least=1, dwell_s=10.0, idle_s=1e6)
+    pair = [instance("a"), instance("b")]
+    assert [looked(calm, 5.0 * step, *pair, requests=1.0) for step in range(40)][-1].drain == ("a",)
+    made = looked(calm, 200.0, instance("a", lifecycle=Lifecycle.UNHEALTHY), pair[1], requests=1.0)
+    assert (made.ready, made.broken) == (1, 1)
+
+
+def test_a_backlog_is_not_met_with_starts_while_one_is_shaken() -> None:
+    """Both would work it off in seconds; one alone would not, and more are called for once the other is missed."""
+    busy = scaler(least=2, start_s=60.0)
+    pair = [instance("a"), instance("b")]
+    for step in range(60):
+        looked(busy, 5.0 * step, *pair, requests=100.0 * step)
+    pressed = instance("a", load=Load(running=50, waiting=1000))
+    failed = instance("b", lifecycle=Lifecycle.UNHEALTHY)
+    desired = [looked(busy, 5.0 * step, pressed, failed, requests=100.0 * step).desired for step in range(60, 66)]
+    assert desired[:3] == [2, 2, 2]
+    assert desired[-1] > 2
