@@ -14,6 +14,7 @@ STEP_SHARE = 0.1  # of the dwell, between two steps down
 MOST_PATIENCE = 8.0  # times the dwell
 PATIENT = 0.5  # instances that patience keeps beyond a plain dwell: it is for who swings by one, not for bursts
 LASTS_S = 8.0  # for so long more must have been needed before it counts: two looks, as one's chance is no load
+KNOWN_SHARE = 1 / 3  # of the dwell, from the first look on: the first requests tell too little to start machines for
 _GAP_S, _GAP_SHARE = 60.0, 0.5  # between two looks, and of the dwell, beyond which what happened between is not known
 _BUCKETS = 40  # a dwell is remembered in
 
@@ -22,15 +23,17 @@ class Behaviour(msgspec.Struct, kw_only=True):
     """What one group remembers of its needs and moves; all of it survives the process with the scaler's memory."""
 
     needs: list[tuple[float, float]] = []  # (begin of a bucket, the most that was needed in it)
-    latest: list[tuple[float, float]] = []  # (when, what one look needed), of `LASTS_S`
+    latest: list[tuple[float, float]] = []  # (when, what one look needed), of `LASTS_S` or since the first look
     patience: float = 1.0  # times the dwell, grows whenever a step down is regretted
     patient_at_s: float = 0.0
     up_at_s: float | None = None
     down_at_s: float | None = None
 
-    def lasting(self, at_s: float, need: float) -> float:
-        """What has been needed at all looks of the last `LASTS_S`, this one included."""
-        self.latest = [(when, each) for when, each in self.latest if at_s - LASTS_S < when < at_s]
+    def lasting(self, at_s: float, need: float, dwell_s: float) -> float:
+        """What has been needed at all looks of the last `LASTS_S`, or since the first one while little is known yet."""
+        known = self.needs and at_s - self.needs[0][0] >= KNOWN_SHARE * dwell_s
+        since_s = at_s - LASTS_S if known else -math.inf
+        self.latest = [(when, each) for when, each in self.latest if since_s < when < at_s]
         self.latest.append((at_s, need))
         return min(each for _, each in self.latest)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from extproc.core.scaling.behaviour import LASTS_S
 from extproc.core.scaling.drivers import Call, Context
 from extproc.core.scaling.group import Plan
 from extproc.core.scaling.hardware import Offer, carries, choose
@@ -52,7 +51,7 @@ def _said(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
 
 def _new(call: Call, plan: Plan) -> str:
     """Why fewer are had than a signal's words let expect: it is counted as far as it lasts."""
-    return f"; {call.need:.2f} not for {LASTS_S:.0f} s yet" if call.need > plan.need else ""
+    return f"; {call.need:.2f} not for long enough yet" if call.need > plan.need else ""
 
 
 def _held(place: int, plan: Plan, offers: Sequence[Offer], most: int) -> str:

@@ -92,7 +92,7 @@ def plan(
     made = calls(context)
     need = max((call.need for call in made), default=0.0)
     if any(targets) and not context.asked:
-        need = behaviour.lasting(at_s, need)
+        need = behaviour.lasting(at_s, need, dwell_s)
     behaviour.needed(at_s, need, dwell_s)
     wait_s = dwell_s * behaviour.patience_at(at_s, dwell_s)
     bounded = tuple(min(max(count, each.least), each.most) for count, each in zip(targets, given, strict=True))

@@ -100,12 +100,20 @@ def test_steps_down_are_some_time_apart() -> None:
 
 def test_what_one_look_alone_needs_is_chance() -> None:
     """It must be needed at the next look as well; less is believed at once."""
+    behaviour = after(every_ten_s(900.0, 2.0))
+    for at_s, need, lasting in ((905.0, 2.0, 2.0), (910.0, 30.0, 2.0), (915.0, 5.0, 5.0), (920.0, 1.0, 1.0)):
+        assert behaviour.lasting(at_s, need, DWELL_S) == lasting
+    assert behaviour.lasting(1000.0, 7.0, DWELL_S) == 7.0
+
+
+def test_the_first_requests_start_no_machines() -> None:
+    """For the first third of a dwell the least of all looks counts: some requests tell little of the load."""
     behaviour = Behaviour()
-    assert behaviour.lasting(0.0, 2.0) == 2.0
-    assert behaviour.lasting(5.0, 30.0) == 2.0
-    assert behaviour.lasting(10.0, 5.0) == 5.0
-    assert behaviour.lasting(15.0, 1.0) == 1.0
-    assert behaviour.lasting(100.0, 7.0) == 7.0
+    for step in range(21):
+        at_s, need = 5.0 * step, 1.0 if step == 2 else 30.0
+        assert behaviour.lasting(at_s, need, DWELL_S) == (30.0 if step in (0, 1, 20) else 1.0)
+        behaviour.needed(at_s, need, DWELL_S)
+    assert behaviour.lasting(105.0, 30.0, DWELL_S) == 30.0
 
 
 def test_patience_keeps_no_more_than_who_swings() -> None:

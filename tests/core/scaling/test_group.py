@@ -100,7 +100,7 @@ def test_what_is_called_for_since_a_moment_only_is_told() -> None:
     made = planned(8.7, (8,), (8,), ONE)
     chance = replace(made, counts=(8,), need=7.9)
     context = Context(load=8.7, busiest=1.0, cold_start_s=120.0, ready=8.0)
-    for each, instances, ending in ((made, 9, "of what they carry"), (chance, 8, "; 8.70 not for 8 s yet")):
+    for each, instances, ending in ((made, 9, "of what they carry"), (chance, 8, "; 8.70 not for long enough yet")):
         said, _ = explained(0, each, [ONE], context)
         by_load = next(driver for driver in said if driver.signal is Signal.LOAD)
         assert by_load.instances == instances
