@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from extproc.core.values.instance import Lifecycle
 from tests.e2e.eventually import eventually
 from tests.processes import Processes
@@ -81,6 +83,7 @@ async def test_what_a_killed_leader_has_drained_is_stopped_by_the_next_once_it_i
         assert fence == int(await world.registry.link.command("HGET", "extproc:{default}:leader", "fence"))
 
 
+@pytest.mark.chaos
 async def test_a_leader_that_was_frozen_does_nothing_when_it_wakes_up(server: RedisServer, tmp_path: Path) -> None:
     """Another leads by then. What both have asked for together is what one would have."""
     script, log = write_script(tmp_path)
@@ -200,6 +203,7 @@ async def test_starts_that_end_in_no_pool_are_not_made_again_and_it_is_said(
         assert b"extproc_instances_outside_pools 1.0" in await replica.get("/metrics")
 
 
+@pytest.mark.chaos
 async def test_starts_that_nothing_comes_of_are_made_again_ever_more_rarely(
     server: RedisServer, tmp_path: Path
 ) -> None:
@@ -216,6 +220,7 @@ async def test_starts_that_nothing_comes_of_are_made_again_ever_more_rarely(
         assert f"no agent has told of {world.started()[0]}" in replica.child.output()
 
 
+@pytest.mark.chaos
 async def test_while_no_router_tells_nothing_is_taken_away(server: RedisServer, tmp_path: Path) -> None:
     """Counts that stand still are no load of 0; what is missing is still started."""
     script, log = write_script(tmp_path)
@@ -233,6 +238,7 @@ async def test_while_no_router_tells_nothing_is_taken_away(server: RedisServer, 
         await eventually(lambda: ready(world), lambda names: len(names) == 1, 60.0)
 
 
+@pytest.mark.chaos
 async def test_an_engine_that_crashes_again_and_again_is_replaced_so_often_only_and_stopped_in_the_end(
     server: RedisServer, tmp_path: Path
 ) -> None:
