@@ -10,6 +10,7 @@ import asyncio
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from urllib.parse import quote
 
 from extproc.adapters.http_client import Answer, Failure, HttpClient
@@ -27,6 +28,21 @@ class Target:
 
     url: str
     secret: bytes = b""
+
+
+class Fate(StrEnum):
+    """What became of a message."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"  # by an answer
+    FAILED = "failed"  # there was none
+
+
+def fate(said: Failure | int) -> Fate:
+    """Of what `Webhook.tell` returned."""
+    if not isinstance(said, int):
+        return Fate.FAILED
+    return Fate.TAKEN if 200 <= said < 300 else Fate.REFUSED
 
 
 class Webhook:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from extproc.text_table import table_lines
+
 if TYPE_CHECKING:
     from extproc.core.scaling.recommendation import Recommendation
     from extproc.scaling_service.word import Word
@@ -17,8 +19,7 @@ def as_table(word: Word, fleet: str) -> str:
     if not word.recommendations:
         return f"no pool is known in fleet {fleet!r}: name some in the section autoscale of --policy-file"
     rows = [_HEAD, *map(_row, word.recommendations)]
-    columns = [_padded(column) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cells).rstrip() for cells in zip(*columns, strict=True))
+    return "\n".join(table_lines(rows, right=_NUMBERS))
 
 
 def _row(made: Recommendation) -> tuple[str, ...]:
@@ -35,8 +36,3 @@ def _row(made: Recommendation) -> tuple[str, ...]:
         str(made.without),
         "-" if driver is None else driver.why,
     )
-
-
-def _padded(column: tuple[str, ...]) -> list[str]:
-    width = max(map(len, column))
-    return [cell.rjust(width) if column[0] in _NUMBERS else cell.ljust(width) for cell in column]

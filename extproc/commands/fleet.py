@@ -20,6 +20,7 @@ from extproc.core.fleet.fleet import Fleet, Member
 from extproc.core.speeds.speeds_told import merge
 from extproc.core.values.instance import Lifecycle
 from extproc.errors import ConfigError
+from extproc.text_table import table_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -172,7 +173,8 @@ def _as_table(fleet: Fleet, name: str) -> str:
     if len(rows) == 1:
         return f"no instance is registered in fleet {name!r}; publish one with: extproc agent --backend URL"
     columns = [column for column in zip(*rows, strict=True) if column[0] not in _OPTIONAL or any(column[1:])]
-    return "\n".join(map(_line, zip(*map(_padded, columns), strict=True)))
+    told = [[cell or "-" for cell in row] for row in zip(*columns, strict=True)]
+    return "\n".join(table_lines(told, right=_NUMBERS))
 
 
 def _row(member: Member, age_s: float) -> tuple[str, ...]:
@@ -212,12 +214,3 @@ def _host(host: Host | None) -> str:
         return ""
     shares = (("cpu", host.cpu_pressure), ("mem", host.memory_pressure), ("io", host.io_pressure))
     return " ".join(f"{name} {share:.0%}" for name, share in shares if share is not None)
-
-
-def _padded(column: tuple[str, ...]) -> list[str]:
-    width = max(map(len, column))
-    return [(cell or "-").rjust(width) if column[0] in _NUMBERS else (cell or "-").ljust(width) for cell in column]
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return "  ".join(cells).rstrip()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from extproc.adapters.intents import Intent
+from extproc.text_table import table_lines
 
 _HEAD = ("MODEL", "WANTED FOR", "LATEST", "REQUESTS", "WAITING")
 
@@ -22,15 +23,9 @@ def as_table(intents: Sequence[Intent], fleet: str, now_s: float) -> str:
     if not intents:
         return f"no model is wanted in fleet {fleet!r} that nobody serves"
     rows = [_HEAD, *(_row(each, now_s) for each in intents)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_line(row, widths) for row in rows)
+    return "\n".join(table_lines(rows, right=_HEAD[1:]))
 
 
 def _row(intent: Intent, now_s: float) -> tuple[str, ...]:
     since_s, latest_s = max(0.0, now_s - intent.since_s), max(0.0, now_s - intent.latest_s)
     return intent.model, f"{since_s:.0f} s", f"{latest_s:.0f} s ago", str(intent.requests), str(intent.waiting)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-    return "  ".join(cells)

@@ -11,6 +11,7 @@ import msgspec
 from extproc.core.speeds.speed import Speed
 from extproc.core.speeds.speed_records import profile_of, uncertainty
 from extproc.core.speeds.step_times import Phase
+from extproc.text_table import table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +34,7 @@ def as_table(kinds: Sequence[KindRecord], fleet: str) -> str:
     if not kinds:
         return f"no router of fleet {fleet!r} has told of learned speeds yet"
     rows = [_HEAD, *(row for kind in kinds for row in _rows(kind))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(table_lines(rows))
 
 
 def _rows(kind: KindRecord) -> list[tuple[str, ...]]:

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from extproc.core.scaling.sight import Counts
+from extproc.text_table import table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from extproc.adapters.traffic_counts import Traffic
 
 _HEAD = ("MODEL", "REQUESTS", "SHED", "HELD", "PROMPT", "CACHED", "OUTPUT", "LATE", "SLOW")
@@ -28,8 +27,7 @@ def as_table(traffic: Traffic, fleet: str) -> str:
     rows = [_HEAD, *(_row(model, each, traffic.held.get(model, 0)) for model, each in _models(traffic))]
     if len(rows) == 1:
         return f"nothing was counted yet in fleet {fleet!r}; {routers}"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join([*(_line(row, widths) for row in rows), routers])
+    return "\n".join([*table_lines(rows, right=_HEAD[1:]), routers])
 
 
 def _models(traffic: Traffic) -> list[tuple[str, Counts]]:
@@ -56,8 +54,3 @@ def _mean(tokens: float, number: float) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-    return "  ".join(cells)

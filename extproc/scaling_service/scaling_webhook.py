@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from extproc.adapters.webhook import Fate, fate
+
 if TYPE_CHECKING:
     from extproc.adapters.webhook import Webhook
     from extproc.core.scaling.recommendation import Recommendation
@@ -95,12 +97,12 @@ class ScalingWebhook:
             said = await self._webhook.tell(msgspec.json.encode(message), key)
         finally:
             self._messages.pop(message.pool, None)
-        if isinstance(said, int) and 200 <= said < 300:
-            self.told["taken"] += 1
+        became = fate(said)
+        self.told[became.value] += 1
+        if became is Fate.TAKEN:
             self.taken[message.pool] = message.desired
             self.untaken.discard(message.pool)
             return
         self.untaken.add(message.pool)
-        self.told["refused" if isinstance(said, int) else "failed"] += 1
         self._not_before_s[message.pool] = asyncio.get_running_loop().time() + _AGAIN_S
         log.warning("the webhook was not told that pool %s should have %d: %s", message.pool, message.desired, said)

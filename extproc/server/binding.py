@@ -18,6 +18,19 @@ from extproc.server.certificates import Certificates
 
 OWN_GROUP = Access()
 
+ONE_SERVER = ("grpc.so_reuseport", 0)  # a port in use is an error, not a second server behind the same door
+# Whoever follows asks for signs of life on a stream that may be silent for hours. gRPC's default is to hang up on the
+# third question within 10 minutes, as "too many pings".
+ANY_PINGS = ("grpc.http2.max_ping_strikes", 0)
+LONG_STREAMS = (
+    ONE_SERVER,
+    ("grpc.keepalive_time_ms", 10_000),  # a client whose machine was switched off says no farewell
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ANY_PINGS,
+)
+"""Options of a gRPC server whose streams its clients follow for hours."""
+
 
 def bind(
     server: grpc.aio.Server,

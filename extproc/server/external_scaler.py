@@ -37,7 +37,7 @@ from extproc.adapters.keda_messages import (
 from extproc.addresses import Access, Endpoint
 from extproc.core.scaling.hpa import INSTANCE, TOLERANCE, Steering
 from extproc.core.scaling.recommendation import Recommendation
-from extproc.server.binding import OWN_GROUP, bind
+from extproc.server.binding import LONG_STREAMS, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 
 METRIC = "extproc-instances"
@@ -47,13 +47,6 @@ STALE_AFTER_S = 60.0
 
 _END_S = 1.0  # that streams have to end by themselves
 _MOST_KEPT = 1024  # triggers and ScaledObjects, after which memory of them begins anew
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server behind the same door
-    ("grpc.keepalive_time_ms", 10_000),  # a KEDA whose machine was switched off says no farewell
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.max_ping_strikes", 0),  # streams are silent for hours: whoever asks for signs of life may
-)
 
 log = logging.getLogger("extproc.keda")
 
@@ -86,7 +79,7 @@ class ExternalScaler:
         self._ending = False
         self._steering: dict[_Trigger, Steering] = {}
         self._refused: set[str] = set()  # ScaledObjects, told to the log once
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=LONG_STREAMS)
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "IsActive": unary(self._is_active, ScaledObjectRef.parse, bytes),

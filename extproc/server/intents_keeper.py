@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from extproc.adapters.webhook import Fate, fate
 from extproc.core.models.cold import typical_s
 from extproc.core.models.wishes import Wish
 from extproc.core.values.instance import Lifecycle
@@ -162,11 +163,11 @@ class IntentsKeeper:
             said = await webhook.tell(msgspec.json.encode(told), f"{told.fleet}/{told.model}/{round(self._clock())}")
         finally:
             self._messages.pop(told.model, None)
-        if isinstance(said, int) and 200 <= said < 300:
-            self.told["taken"] += 1
+        became = fate(said)
+        self.told[became.value] += 1
+        if became is Fate.TAKEN:
             log.info("the webhook was told that the model %s is wanted", told.model)
             return
-        self.told["refused" if isinstance(said, int) else "failed"] += 1
         self._untold.add(told.model)  # the claim is ours for a while: the next request tries again
         log.warning("the webhook was not told that the model %s is wanted: %s", told.model, said)
 

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc.adapters import wire
 from extproc.addresses import Access, Endpoint
 from extproc.server.access_log import AccessLog
-from extproc.server.binding import OWN_GROUP, bind
+from extproc.server.binding import ANY_PINGS, ONE_SERVER, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.server.ext_proc import ExtProc, Shell
 from extproc.server.holding import Holding
@@ -38,10 +38,8 @@ class Service:
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.server.max_pending_requests", _MAX_PENDING),
                 ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
-                ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server behind the same door
-                # Envoy asks for signs of life every few seconds, also while a stream is silent. gRPC's default is to
-                # hang up on the third question within 10 minutes: running streams and the access log with it.
-                ("grpc.http2.max_ping_strikes", 0),
+                ONE_SERVER,
+                ANY_PINGS,  # Envoy asks every few seconds: running streams and the access log would be hung up on
             ]
         )
         service, method = wire.EXT_PROC_METHOD

@@ -19,22 +19,12 @@ from extproc.control.xds.messages import METHODS, Encoder, MessageError, decode
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Snapshot
 from extproc.control.xds.stream import Heard, Request, Stream
 from extproc.observe.xds_metrics import XdsMetrics
-from extproc.server.binding import OWN_GROUP, bind
+from extproc.server.binding import LONG_STREAMS, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 
 KINDS = {CLUSTER: "cluster", ENDPOINT: "endpoint"}
 
 _MAX_REFUSALS = 256  # different ones, after which they are told again
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server behind the same door
-    # An Envoy whose machine was switched off says no farewell.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    # Envoy asks for signs of life on a stream that may be silent for hours. gRPC's default is to hang up on the third
-    # question within 10 minutes, as "too many pings".
-    ("grpc.http2.max_ping_strikes", 0),
-)
 
 log = logging.getLogger("extproc.xds")
 
@@ -127,7 +117,7 @@ class XdsService:
     """The gRPC server around it. It reports healthy once there is something to tell."""
 
     def __init__(self, discovery: Discovery) -> None:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=LONG_STREAMS)
         for service, method, delta, only_type in METHODS:
             handler = grpc.stream_stream_rpc_method_handler(partial(discovery.follow, delta=delta, only_type=only_type))
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))

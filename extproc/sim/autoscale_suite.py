@@ -71,6 +71,9 @@ class Scenario:
         return self.setup.autoscaling.scaler if self.setup.autoscaling else ""
 
 
+_Targets = Mapping[str, tuple[float, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Load:
     """A workload, the fleet's places for it, and targets that make sense there."""
@@ -81,7 +84,7 @@ class _Load:
     hardware: tuple[Hardware, ...]
     most: int
     at_start: int
-    targets: Mapping[str, tuple[float, ...]]
+    targets: _Targets
     period_s: float = DAY_S
     least: int = 1
     starts_s: tuple[float, ...] = STARTS_S
@@ -90,31 +93,25 @@ class _Load:
 LARGE = 4  # times as many people: chance weighs less, and a cold start is several instances long
 _DAY = f"diurnal?requests={DAYS * DAY_REQUESTS}&requests_s={DAY_REQUESTS / DAY_S:.6f}&days={DAYS}"
 _LARGE_DAY = f"diurnal?requests={LARGE * DAYS * DAY_REQUESTS}&requests_s={LARGE * DAY_REQUESTS / DAY_S:.6f}&days={DAYS}"
-_ON_L40S: Mapping[str, tuple[float, ...]] = {
-    "hpa_gpu": (0.5, 0.7, 0.9),
-    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
-    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
-    "keda_requests": (5.0, 6.0, 8.0, 10.0, 13.0),
-    "aibrix_apa": (0.1, 0.14, 0.18, 0.25, 0.4),
-    "aibrix_kpa": (5.0, 6.0, 8.0, 10.0, 13.0),
-}
+
+
+def _targets(in_flight: tuple[float, ...], kv_usage: tuple[float, ...]) -> _Targets:
+    """By autoscaler, where so many requests in flight, and so much of its KV room, may be right for an instance."""
+    waiting = (0.1, 0.3, 1.0, 3.0)
+    return {
+        "hpa_gpu": (0.5, 0.7, 0.9),
+        "hpa_queue": waiting,
+        "hpa_queue_slow": waiting,
+        "keda_requests": in_flight,
+        "aibrix_apa": kv_usage,
+        "aibrix_kpa": in_flight,
+    }
+
+
+_ON_L40S = _targets((5.0, 6.0, 8.0, 10.0, 13.0), (0.1, 0.14, 0.18, 0.25, 0.4))
+_ON_SHORT = _targets((8.0, 12.0, 16.0, 22.0, 30.0), (0.04, 0.06, 0.09, 0.13, 0.2))
+_ON_H100 = _targets((4.0, 8.0, 12.0, 18.0, 26.0), (0.04, 0.08, 0.12, 0.2, 0.3))
 _NEAR = ("keda_requests", "aibrix_apa", "aibrix_kpa")  # of all days' rivals those that are anywhere near the frontier
-_ON_SHORT: Mapping[str, tuple[float, ...]] = {
-    "hpa_gpu": (0.5, 0.7, 0.9),
-    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
-    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
-    "keda_requests": (8.0, 12.0, 16.0, 22.0, 30.0),
-    "aibrix_apa": (0.04, 0.06, 0.09, 0.13, 0.2),
-    "aibrix_kpa": (8.0, 12.0, 16.0, 22.0, 30.0),
-}
-_ON_H100: Mapping[str, tuple[float, ...]] = {
-    "hpa_gpu": (0.5, 0.7, 0.9),
-    "hpa_queue": (0.1, 0.3, 1.0, 3.0),
-    "hpa_queue_slow": (0.1, 0.3, 1.0, 3.0),
-    "keda_requests": (4.0, 8.0, 12.0, 18.0, 26.0),
-    "aibrix_apa": (0.04, 0.08, 0.12, 0.2, 0.3),
-    "aibrix_kpa": (4.0, 8.0, 12.0, 18.0, 26.0),
-}
 _NO_PERIOD_S = 86_400.0
 _AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
 
@@ -145,7 +142,7 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
     nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"
     of_zero = {"keda_requests": _ON_L40S["keda_requests"]}
     yield _Load(Kind.NIGHTS, "nights", nights, (L40S,), 16, 0, of_zero, least=0, starts_s=(60.0, 180.0))
-    kinds: Mapping[str, tuple[float, ...]] = {}
+    kinds: _Targets = {}
     for hardware in ((L40S, H100), (L40S,), (H100,)):
         name = "days on " + " and ".join(each.name for each in hardware)
         yield _Load(Kind.KINDS, name, _DAY, hardware, 16, 2, kinds, starts_s=(180.0,))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 
 from extproc.core.reasons.explanation import Explanation, Option, decimals, seconds
 from extproc.core.reasons.measured import Measured
+from extproc.text_table import table_lines
 
 COLUMNS = 100
 LINE_BYTES = 512
@@ -166,13 +167,9 @@ def _or_dash(value: float | None, form: str, factor: int = 1) -> str:
     return "-" if value is None else form.format(value * factor)
 
 
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines, the first one the head: words to the left, numbers to the right."""
-    columns = []
-    for column in zip(*rows, strict=True):
-        width = max(map(len, column))
-        columns.append([cell.ljust(width) if column[0] in _LEFT else cell.rjust(width) for cell in column])
-    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    return table_lines(rows, right=[head for head in rows[0] if head not in _LEFT])
 
 
 def _short(name: str) -> str:

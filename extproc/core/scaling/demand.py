@@ -58,11 +58,18 @@ class Demand:
         return min(1.0, max(self.late, self.slow) / self.judged) if self.judged else None
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests a second of a group, shed ones included, of the last `covers_s` seconds."""
+
+    requests_s: float
+    covers_s: float
+
+
 class Rates:
     """Counts of all models over the latest looks. A counter that is far less than before has begun anew."""
 
-    def __init__(self, rate_s: float = RATE_S, sizes_s: float = SIZES_S, kept_s: float = KEPT_S) -> None:
-        self._rate_s, self._sizes_s, self._kept_s = rate_s, sizes_s, kept_s
+    def __init__(self) -> None:
         self._last: dict[str, _Row] = {}
         self._ever: dict[str, _Row] = {}  # all that was seen to come
         self._looks: deque[_Look] = deque()
@@ -85,24 +92,30 @@ class Rates:
             self._looks.clear()
         self._until_s = at_s
         self._last |= rows
-        while self._looks and self._looks[0].until_s <= at_s - self._kept_s:
+        while self._looks and self._looks[0].until_s <= at_s - KEPT_S:
             self._looks.popleft()
+
+    def rate(self, models: Iterable[str], over_s: float) -> Rate | None:
+        """What came for some models within `over_s`, of the last look at the least; None before the second look."""
+        if not self._looks or self._until_s is None:
+            return None
+        chosen, begins_s = frozenset(models), self._until_s - over_s - 1e-9
+        lately = [look for look in self._looks if look.since_s >= begins_s] or [self._looks[-1]]
+        covers_s = self._until_s - lately[0].since_s
+        return Rate(sum(look.of(chosen)[_REQUESTS] for look in lately) / covers_s, covers_s)
 
     def demand(self, models: Iterable[str]) -> Demand | None:
         """Return what is asked of some models together; None before the second look that told anything."""
-        if not self._looks or self._until_s is None:
-            return None
         chosen = frozenset(models)
+        rate = self.rate(chosen, RATE_S)
+        if rate is None:
+            return None
         came = [(look.since_s, look.of(chosen)) for look in self._looks]
-        begins_s = self._until_s - self._rate_s - 1e-9
-        lately = [each for each in came if each[0] >= begins_s] or came[-1:]
-        covers_s = self._until_s - lately[0][0]
-        asked = _counts([row for _, row in lately])
         sized, answered = self._window(came, _REQUESTS), self._window(came, _ANSWERS)
         judged = self._window(came, _ANSWERS, _ENOUGH_JUDGED)
         ever = _counts([row for model, row in self._ever.items() if model in chosen])
         return Demand(
-            requests_s=asked.requests / covers_s,
+            requests_s=rate.requests_s,
             prompt_tokens=_mean("prompt_tokens", "requests", sized, ever, _ASSUMED_PROMPT_TOKENS),
             cached_tokens=_mean("cached_tokens", "requests", sized, ever, 0.0),
             output_tokens=_mean("output_tokens", "answers", answered, ever, _ASSUMED_OUTPUT_TOKENS),
@@ -114,12 +127,12 @@ class Rates:
             late=judged.late,
             slow=judged.slow,
             burst=_burst([(look.until_s - look.since_s, look.of(chosen)[_REQUESTS]) for look in self._looks]),
-            covers_s=covers_s,
+            covers_s=rate.covers_s,
         )
 
     def _window(self, came: list[tuple[float, _Row]], what: int, enough: float = _ENOUGH) -> Counts:
         """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
-        begins_s, total, found = self._looks[-1].until_s - self._sizes_s, 0.0, []
+        begins_s, total, found = self._looks[-1].until_s - SIZES_S, 0.0, []
         for since_s, row in reversed(came):
             if since_s < begins_s and total >= enough:
                 break

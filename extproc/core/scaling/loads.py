@@ -10,7 +10,7 @@ from statistics import NormalDist
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.capacity import Edge, edge_of, limits_of
 from extproc.core.scaling.correction import Correction
-from extproc.core.scaling.demand import Demand
+from extproc.core.scaling.demand import Demand, Rate
 from extproc.core.scaling.pools import speed_of
 from extproc.core.scaling.recommendation import Forecast
 from extproc.core.scaling.rules import PoolRules
@@ -67,7 +67,7 @@ def loads(
     )
 
 
-def risen(usual: Demand, latest: Demand) -> Demand:
+def risen(usual: Demand, latest: Rate) -> Demand:
     """The usual demand, at about the latest rate where that is so much higher that it cannot be chance.
 
     Square roots of counts vary alike whatever their mean (F. J. Anscombe, 1948). What counts then is a deviation less

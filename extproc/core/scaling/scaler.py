@@ -96,7 +96,7 @@ class Scaler:
             self._forecasters[name].load(dumped, at_s)
 
     def _begin_rates(self) -> None:
-        self._usual, self._latest, self._between = Rates(), _short(_LATEST_S), _short(0.0)
+        self._rates = Rates()
         self._counted_at_s = -math.inf  # of the counts that rates were told last
         self._blind_until_s = -math.inf
 
@@ -113,20 +113,19 @@ class Scaler:
         if not sight.counts or sight.at_s < self._blind_until_s or at_s < self._counted_at_s + LOOK_S:
             return False
         self._counted_at_s = at_s
-        for each in (self._usual, self._latest, self._between):
-            each.add(at_s, sight.counts)
+        self._rates.add(at_s, sight.counts)
         return True
 
     def _look(
         self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
     ) -> list[Recommendation]:
         models = names(group, sight.instances)
-        usual, latest = self._usual.demand(models), self._latest.demand(models)
+        usual, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
         demand = risen(usual, latest) if usual and latest else _NOBODY
         last = self._filled.get(name)
         filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction, last)
         self._filled[name] = filled
-        note(memory, group, models, seen, sight, filled.load)
+        note(memory, group, seen, sight, filled.load)
         if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
             memory.asked_at_s = sight.at_s
         ready = sum(size * len(each.ready) for size, each in zip(filled.sizes, seen.staffs, strict=True))
@@ -135,7 +134,7 @@ class Scaler:
         if name not in self._forecasters:
             self._forecasters[name] = Forecaster(self._rules.period_s)
         forecaster = self._forecasters[name]
-        between = self._between.demand(models)
+        between = self._rates.rate(models, 0.0)
         if counted and between and demand.requests_s > 0.0:
             share = between.requests_s / demand.requests_s
             forecaster.add(self._counted_at_s, filled.computed * share, between.covers_s)
@@ -274,8 +273,3 @@ def _times(forecast: Forecast, factor: float) -> Forecast:
         expected=forecast.expected * factor,
         planned=forecast.planned * factor,
     )
-
-
-def _short(rate_s: float) -> Rates:
-    """Rates that remember no more than they need."""
-    return Rates(rate_s=rate_s, sizes_s=rate_s, kept_s=max(rate_s, 1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extproc.core.scaling.group import GroupMemory, Staff
@@ -25,6 +25,8 @@ class Seen:
     waiting: int  # requests, in engines and routers
     kv_usage: float | None  # mean of those Ready that tell it
     asked: bool  # somebody waits for a model, and nobody serves it
+    requests: float  # that were ever counted
+    came: bool  # any of them since the last look
 
 
 def see(
@@ -48,7 +50,8 @@ def see(
     held = sum(count for model, count in sight.held.items() if model in models)
     usages = [each.load.kv_usage for each in ready if each.load.kv_usage is not None]
     requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
-    wished = bool(models & sight.wanted) or held > 0 or (memory.requests is not None and requests > memory.requests)
+    came = memory.requests is not None and requests > memory.requests
+    wished = bool(models & sight.wanted) or held > 0 or came
     return Seen(
         instances=tuple(tuple(each) for each in instances),
         staffs=tuple(staffs),
@@ -61,19 +64,19 @@ def see(
         waiting=held + sum(each.load.waiting or 0 for each in ready),
         kv_usage=sum(usages) / len(usages) if usages else None,
         asked=wished and not ready,
+        requests=requests,
+        came=came,
     )
 
 
-def note(memory: GroupMemory, group: Group, models: Collection[str], seen: Seen, sight: Sight, load: float) -> None:
+def note(memory: GroupMemory, group: Group, seen: Seen, sight: Sight, load: float) -> None:
     """Remember when somebody asked last, what instances cost, how many there were, and when that was too few."""
-    requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)
     # Of one that has failed, load is what it was before.
     at_work = [each for of_pool in seen.staffs for each in (*of_pool.ready, *of_pool.draining)]
     busy = any(each.load.running or each.load.waiting for each in at_work)
-    came = memory.requests is not None and requests > memory.requests
-    if came or seen.waiting or busy or seen.asked or (memory.asked_at_s is None and any(seen.instances)):
+    if seen.came or seen.waiting or busy or seen.asked or (memory.asked_at_s is None and any(seen.instances)):
         memory.asked_at_s = sight.at_s
-    memory.requests = requests
+    memory.requests = seen.requests
     ready = {pool.name: len(staff.ready) for pool, staff in zip(group.pools, seen.staffs, strict=True)}
     if ready != memory.ready or load >= sum(ready.values()) or seen.waiting > sum(ready.values()):
         memory.ready, memory.unsettled_at_s = ready, sight.at_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from extproc.core.models.plan import ABSENT
 from extproc.core.scaling.judged import judge
 from extproc.core.scaling.sight import Counts
 from extproc.core.values.decision import Reason
@@ -20,28 +21,7 @@ if TYPE_CHECKING:
     from extproc.core.values.outcome import Features, Outcome
     from extproc.core.values.request import Request
 
-UNSERVED = frozenset(
-    {
-        Reason.MODEL_NOT_SERVED,
-        Reason.ROLE_TAKES_HALF,
-        Reason.NOT_READY,
-        Reason.MODEL_COLD,
-        Reason.MODEL_LOADING,
-        Reason.COOLING_DOWN,
-        Reason.STALE,
-        Reason.PUSHED_BACK,
-        Reason.AT_CONCURRENCY_LIMIT,
-        Reason.QUEUE_TOO_LONG,
-        Reason.KV_FULL,
-        Reason.TPOT_BEYOND_BOUND,
-        Reason.TTFT_BEYOND_BOUND,
-        Reason.PREFIX_ELSEWHERE,
-        Reason.DEADLINE_UNREACHABLE,
-        Reason.HELD_TOO_LONG,
-        Reason.HOLDING_FULL,
-        Reason.NO_INSTANCE,
-    }
-)
+UNSERVED = ABSENT | {Reason.PREFIX_ELSEWHERE}
 """Reasons for a refusal that another instance would have removed."""
 
 _MOST_MODELS = 1000

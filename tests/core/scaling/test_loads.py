@@ -8,7 +8,7 @@ import pytest
 
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.correction import Correction, Met
-from extproc.core.scaling.demand import Demand
+from extproc.core.scaling.demand import Demand, Rate
 from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.recommendation import Forecast
 from tests.core.builders import instance
@@ -63,14 +63,12 @@ def test_what_answers_have_taught_changes_the_load_and_not_what_is_computed() ->
 def test_a_rate_beyond_chance_counts_at_once(latest: float, burst: float, expected: float) -> None:
     """Four deviations of requests that come at random, or in bursts where they usually do; one of them is left out."""
     usual = replace(ASKED, burst=burst)
-    assert risen(usual, replace(usual, requests_s=latest, covers_s=10.0)).requests_s == pytest.approx(
-        expected, abs=0.01
-    )
+    assert risen(usual, Rate(latest, 10.0)).requests_s == pytest.approx(expected, abs=0.01)
 
 
 def test_a_rate_that_falls_is_left_to_the_mean() -> None:
     """Nothing is in a hurry then."""
-    assert risen(ASKED, replace(ASKED, requests_s=0.0, covers_s=10.0)).requests_s == 40.0
+    assert risen(ASKED, Rate(0.0, 10.0)).requests_s == 40.0
 
 
 def ahead(planned: float) -> Forecast:
