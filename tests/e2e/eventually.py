@@ -11,10 +11,12 @@ T = TypeVar("T")
 
 async def eventually(read: Callable[[], Awaitable[T]], holds: Callable[[T], bool], timeout_s: float = 30.0) -> T:
     """The first value that `holds`; AssertionError with the last one if none comes in time."""
-    value = await read()
-    for _ in range(int(timeout_s / 0.05)):
+    value, waited_s = await read(), 0.0
+    while waited_s < timeout_s:
         if holds(value):
             return value
-        await asyncio.sleep(0.05)
+        pause_s = min(0.05, 0.005 + waited_s / 4)  # most of what is waited for comes at once
+        await asyncio.sleep(pause_s)
+        waited_s += pause_s
         value = await read()
     raise AssertionError(f"still {value!r} after {timeout_s:g} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import quantiles
 
 import pytest
@@ -129,12 +130,18 @@ def test_a_held_request_goes_when_its_policy_says_and_its_wait_counts() -> None:
     assert [ending.held_s for _, ending, _ in made[0].endings] == [2.0, 1.0]
 
 
+@cache
+def carried_well() -> int:
+    """Of as many requests as the fleet can carry."""
+    return good(run(some(27.0, 15.0), admits=False).served)
+
+
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_under_overload_more_requests_are_served_well(replicas: int) -> None:
     """Twice as many as the fleet can carry: without admission hardly any is, with it nearly as many as it carries."""
     flood = some(60.0, 15.0)
     without, held = run(flood, admits=False, replicas=replicas), run(flood, replicas=replicas)
-    carried = good(run(some(27.0, 15.0), admits=False).served)
+    carried = carried_well()
     assert all(one.fate is Fate.SERVED for one in without.served)
     assert any(one.fate is Fate.REFUSED for one in held.served)
     assert good(held.served) > 2 * good(without.served)
@@ -175,17 +182,24 @@ def test_lower_priority_yields_first() -> None:
     assert served[1] < 0.7
 
 
+QUIET = some(8.0, 20.0, 1, tenant="quiet")
+FLOOD = some(60.0, 20.0, 2, tenant="flood")
+
+
+@cache
+def unfair_p99_s() -> float:
+    """Of the quiet tenant, without admission."""
+    return p99_s(of(run(QUIET, FLOOD, admits=False), tenant="quiet"))
+
+
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_flood_of_one_tenant_does_not_delay_another(replicas: int) -> None:
     """The quiet one's p99 TTFT stays within a fifth, or a step of prompts, of what it is without the flood."""
-    quiet = some(8.0, 20.0, 1, tenant="quiet")
-    flood = some(60.0, 20.0, 2, tenant="flood")
-    alone, made = run(quiet, replicas=replicas), run(quiet, flood, replicas=replicas)
+    alone, made = run(QUIET, replicas=replicas), run(QUIET, FLOOD, replicas=replicas)
     others = of(made, tenant="quiet")
     assert all(one.fate is Fate.SERVED for one in others)
     assert p99_s(others) < 1.2 * p99_s(alone.served) + 0.15
-    unfair = of(run(quiet, flood, admits=False), tenant="quiet")
-    assert p99_s(unfair) > 5 * p99_s(others)
+    assert unfair_p99_s() > 5 * p99_s(others)
 
 
 def test_a_tenant_alone_has_the_whole_fleet() -> None:

@@ -91,7 +91,7 @@ def test_what_is_learned_is_as_good_as_the_truth_also_under_overload(load: float
 @pytest.mark.parametrize("load", [0.85, 1.2])
 def test_the_engines_overhead_is_told_from_slowness(load: float) -> None:
     """Kinds that did some work are predicted well: the truth is the table and 4 ms a step."""
-    _, ours = simulated("learning", "chat?requests=2000", load, mixed())
+    _, ours = simulated("learning", "chat?requests=1200", load, mixed())
     checked = 0
     for kind in ours.router.beliefs.speeds.kinds().values():
         prefill, decode = kind.steps
@@ -112,7 +112,7 @@ def test_prompts_computed_beside_others_pass_for_no_slowness() -> None:
     What is believed is looked at all the while, not at the end only: slowness that is believed in keeps requests away.
     """
     MADE.clear()
-    setup = Setup(trace="t", traffic="rag?requests=1500", fleet=mixed(), conditions=Conditions(seed=0), load=0.85)
+    setup = Setup(trace="t", traffic="rag?requests=1000", fleet=mixed(), conditions=Conditions(seed=0), load=0.85)
     run(setup, f"{__name__}:Watched")
     (watched,) = [made for made in MADE if isinstance(made, Watched)]
     assert len(watched.ratios) > 200
@@ -124,7 +124,7 @@ def test_prompts_computed_beside_others_pass_for_no_slowness() -> None:
 def test_a_node_that_becomes_slow_is_used_less_and_its_kind_is_not() -> None:
     fleet = mixed()
     slow = Event(at_s=20.0, what=Happening.SLOW, instance="h100-1", value=3.0)
-    made, ours = simulated("learning", "chat?requests=2500", 0.85, replace(fleet, events=(slow,)))
+    made, ours = simulated("learning", "chat?requests=2000", 0.85, replace(fleet, events=(slow,)))
     (kind,) = [kind for name, kind in ours.router.beliefs.speeds.kinds().items() if "h100" in name]
     factors = {key.partition("@")[0]: factors.log(1) for key, factors in kind.factors.items()}
     assert factors["h100-1"] > 0.7  # e**0.7 is 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
-from extproc.control.settings import EnvoySettings, Shape, XdsSource
+from extproc.control.settings import OWN_SUFFIX, EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.demo.processes import Child, wait_for_line
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
@@ -89,12 +89,16 @@ class Setup:
         return status, engine[1].decode() if engine else ""
 
     async def known(self) -> dict[str, str]:
-        """Health flags of the pool's endpoints in Envoy's eyes, by engine; with `cluster b` for one of its own."""
+        """Health flags of the pool's endpoints in Envoy's eyes, by engine; with `cluster b` for one of its own.
+
+        An AssertionError if Envoy shows nothing, which would pass for a world without instances.
+        """
         page = await asyncio.to_thread(self.envoy.page, "/clusters")
+        assert page, "Envoy does not show its clusters"
         names = {self.address(name): name for name in self.engines}
-        flags = re.findall(r"^(\w+)::([\d.:]+)::health_flags::(.*)$", page, re.MULTILINE)
+        flags = re.findall(r"^([\w/]+)::([\d.:]+)::health_flags::(.*)$", page, re.MULTILINE)
         return {
-            names[address] if cluster == "pool" else f"cluster {cluster}": text
+            names[address] if cluster == "pool" else f"cluster {cluster.removesuffix(OWN_SUFFIX)}": text
             for cluster, address, text in flags
             if address in names
         }

@@ -49,6 +49,7 @@ async def test_an_instance_joins_drains_and_leaves_and_its_running_request_ends_
 
         await setup.publish("b")
         await eventually(setup.decided, lambda answer: answer == (200, "b"))
+        await eventually(setup.known, lambda known: known.get("b") == WELL)
         assert {await setup.balanced() for _ in range(30)} == {(200, "a"), (200, "b")}
 
         b = setup.engines["b"]
