@@ -112,7 +112,7 @@ def test_prompts_computed_beside_others_pass_for_no_slowness() -> None:
     What is believed is looked at all the while, not at the end only: slowness that is believed in keeps requests away.
     """
     MADE.clear()
-    setup = Setup(trace="t", traffic="rag?requests=1000", fleet=mixed(), conditions=Conditions(seed=0), load=0.85)
+    setup = Setup(trace="t", traffic="rag?requests=1500", fleet=mixed(), conditions=Conditions(seed=0), load=0.85)
     run(setup, f"{__name__}:Watched")
     (watched,) = [made for made in MADE if isinstance(made, Watched)]
     assert len(watched.ratios) > 200
