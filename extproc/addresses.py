@@ -8,6 +8,7 @@ from pathlib import Path
 from extproc.errors import ConfigError
 
 _SCHEME = "unix:"
+_MAX_PORT = 65535
 _MAX_PATH_BYTES = 107  # of sockaddr_un.sun_path, unix(7), less the zero at its end
 
 HostPort = tuple[str, int]
@@ -47,15 +48,32 @@ class TlsFiles:
 def host_port(text: str) -> HostPort:
     """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces). Raises ConfigError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         raise ConfigError(f"'{text}' is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
+def worker_endpoints(where: Endpoint, workers: int) -> tuple[Endpoint, ...]:
+    """Where so many workers listen that share a machine: ports one after another, or `path.0`, `path.1` and so on.
+
+    Each takes a free port where that of `where` is 0; one worker listens at `where` itself. Raises ConfigError.
+    """
+    if workers == 1:
+        return (where,)
+    if isinstance(where, UnixSocket):
+        return tuple(_socket(f"{where}.{number}") for number in range(workers))
+    host, port = where
+    if port + workers - 1 > _MAX_PORT:
+        raise ConfigError(f"{workers} workers from {host}:{port} on need ports beyond {_MAX_PORT}")
+    return tuple((host, port + number if port else 0) for number in range(workers))
+
+
 def parse_endpoint(text: str) -> Endpoint:
     """`host:port`, or `unix:/path` with an absolute path that fits into a socket's address. Raises ConfigError."""
-    if not text.startswith(_SCHEME):
-        return host_port(text)
+    return _socket(text) if text.startswith(_SCHEME) else host_port(text)
+
+
+def _socket(text: str) -> UnixSocket:
     path = Path(text.removeprefix(_SCHEME))
     if not path.is_absolute() or path.name == "":
         raise ConfigError(f"'{text}' is not unix:/path")

@@ -25,7 +25,8 @@ class ServeSettings:
     """What `extproc serve` needs to know."""
 
     listen: Endpoint = ("127.0.0.1", 9002)  # ext_proc, access log and health
-    pages: Endpoint = ("127.0.0.1", 9003)  # metrics, fleet, decisions
+    pages: Endpoint = ("127.0.0.1", 9001)  # metrics, fleet, decisions
+    workers: int = 1  # processes, each with an address of its own
     access: Access = field(default_factory=Access)  # of those that are Unix sockets
     tls: TlsFiles | None = None  # of `listen`; None: in the clear
     destinations: Destinations = field(default_factory=Destinations)  # that Envoy may be sent to

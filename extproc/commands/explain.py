@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="URL",
         help="pages of the running service, or unix:/path of them, asked for ID; given again, each is asked in turn"
-        " (default: EXTPROC_PAGES_URL, else http://127.0.0.1:9003)",
+        " (default: EXTPROC_PAGES_URL, else http://127.0.0.1:9001)",
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     group = parser.add_argument_group("a request that has not been sent, decided upon the fleet as Redis knows it")
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _of_id(args: argparse.Namespace) -> Explanation | None:
     """Ask the services in turn. Raises ExtprocError if one does not answer as it should."""
-    pages = args.pages or [environment("PAGES_URL", "http://127.0.0.1:9003")]
+    pages = args.pages or [environment("PAGES_URL", "http://127.0.0.1:9001")]
     for page in pages:
         where = parse_endpoint(page) if page.startswith("unix:") else None
         socket, url = (where.path, "http://localhost") if isinstance(where, UnixSocket) else (None, page.rstrip("/"))

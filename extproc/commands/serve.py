@@ -41,8 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " one)",
     )
     parser.add_argument(
+        "--workers",
+        type=count,
+        default=environment("WORKERS", "1"),
+        metavar="N",
+        help="processes that share the work, each with a door of its own: the ports from that of --listen on, or the "
+        "sockets /path.0, /path.1 …; Envoy needs them all (default %(default)s)",
+    )
+    parser.add_argument(
         "--metrics-listen",
-        default=environment("METRICS_LISTEN", "127.0.0.1:9003"),
+        default=environment("METRICS_LISTEN", "127.0.0.1:9001"),
         metavar="HOST:PORT",
         help="pages /metrics, /fleet, /decisions and /decisions/ID; or unix:/path (default %(default)s)",
     )
@@ -127,13 +135,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     import uvloop
 
-    from extproc.server.run import serve
-
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     operator = operator_policy(args)
     settings = ServeSettings(
         listen=parse_endpoint(args.listen),
         pages=parse_endpoint(args.metrics_listen),
+        workers=args.workers,
         access=access(args),
         tls=tls_files(args),
         destinations=destinations(args),
@@ -151,5 +158,12 @@ def run(args: argparse.Namespace) -> int:
     )
     if settings.intent_target is not None and settings.policy.cold is None:
         raise ConfigError("--intent-webhook needs a policy file with a section cold: without it no model is cold")
-    uvloop.run(serve(settings))
+    if settings.workers > 1:
+        from extproc.server.workers import supervise
+
+        uvloop.run(supervise(settings))
+    else:
+        from extproc.server.run import serve
+
+        uvloop.run(serve(settings))
     return 0

@@ -6,9 +6,8 @@ import asyncio
 import logging
 import random
 import secrets
-import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,12 +33,12 @@ from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
 from extproc.observe.metrics import Metrics
-from extproc.observe.observer import Observer
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
+from extproc.server.dated_observer import DatedObserver
 from extproc.server.ext_proc import Shell
 from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
@@ -48,9 +47,10 @@ from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service
-from extproc.server.tasks import begin, end
+from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.traffic_keeper import TrafficKeeper
 from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
+from extproc.server.warm_start import warm_up
 from extproc.stream.errands import CountTokens
 
 # After reporting "not serving", new requests still come until Envoy's next health check; its interval is 0.5 s.
@@ -61,11 +61,12 @@ _FIRST_STATE_S = 5.0  # how long to wait for Redis before serving without it
 log = logging.getLogger("extproc.serve")
 
 
-async def serve(settings: ServeSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError if an address cannot be listened on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda port: None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError if an address cannot be listened on.
+
+    `serves` is told the port, 0 of a socket, once requests may come.
+    """
+    stop = told_to_stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     router = Router(settings.policy, settings.speed_priors)
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
@@ -107,7 +108,7 @@ async def serve(settings: ServeSettings) -> None:
         observer.page,
         lambda: fleet_view(router, ladder, time.monotonic()),
         observer.recent,
-        observer.explain,
+        observer.explain if settings.workers == 1 else observer.told,
         service.holding.view,
     )
     async with (
@@ -125,9 +126,7 @@ async def serve(settings: ServeSettings) -> None:
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
         ]
-        for what, counting in (("strict bookings", strict), ("limits", charges)):
-            if counting is not None:
-                tasks.append(begin(what, counting.run()))
+        tasks += counting(strict, charges)
         try:
             pages_port = await admin.start(settings.pages, settings.access)
             port = service.bind(settings.listen, certificates, settings.access)
@@ -136,11 +135,13 @@ async def serve(settings: ServeSettings) -> None:
             await asyncio.gather(first_state(fleet_known, kv_known, keeper, stop), profiles.restore())
             tasks.append(begin("prefix keeper", keeper.run()))
             tasks.append(begin("profile keeper", profiles.run()))
+            warm_up(router, rules)
             await service.start()
             tasks.append(begin("ladder", ladder.run()))
             log.info(
                 "serving ext_proc on %s, pages on %s", told(settings.listen, port), told(settings.pages, pages_port)
             )
+            serves(port)
             await stop.wait()
             await _drain(service, settings.drain_s)
         finally:
@@ -157,6 +158,12 @@ def taken(cold_waits: ColdWaits, holding: Holding, change: Change) -> None:
     """The fleet has changed; perhaps there is room for who is held."""
     cold_waits.take(change)
     holding.stir()
+
+
+def counting(strict: StrictBookings | None, charges: RateLimits | None) -> list[asyncio.Task[None]]:
+    """Begin to count over all routers what the operator limits."""
+    both = (("strict bookings", strict), ("limits", charges))
+    return [begin(what, counts.run()) for what, counts in both if counts is not None]
 
 
 async def farewell(bookings: Bookings, charges: RateLimits | None) -> None:
@@ -186,10 +193,10 @@ async def keeping_intents(
             await end([task])
 
 
-def observing(router: Router, metrics: Metrics) -> tuple[Observer, Tally]:
+def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally]:
     """Who watches requests, and what that one counts of them for the autoscaler."""
     tally = Tally(router.policy.classes)
-    return Observer(metrics, partial(served, router), tally), tally
+    return DatedObserver(metrics, partial(served, router), tally), tally
 
 
 @asynccontextmanager

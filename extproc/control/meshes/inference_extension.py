@@ -13,7 +13,7 @@ from extproc.control.meshes.place import MeshPlace
 
 _NAME = "extproc"
 _GRPC_PORT = 9002
-_PAGES_PORT = 9003
+_PAGES_PORT = 9001
 _LABELS = {"app": _NAME}
 
 

@@ -1,0 +1,59 @@
+"""One worker of `extproc serve --workers`: serves by what its parent writes to its stdin, and ends with it.
+
+To the parent it says through its stdout that it serves, and where, or why it cannot; its log goes to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import uvloop
+
+from extproc.addresses import UnixSocket
+from extproc.config import ServeSettings
+from extproc.errors import ExtprocError
+from extproc.server.run import serve
+from extproc.server.worker_job import CANNOT, SERVES, Job
+
+_ORPHAN_S = 3.0  # for a farewell; whoever starts the service anew wants its ports
+
+
+def main() -> int:
+    """Read a `Job`, which only the parent can have written, and serve until SIGTERM or the parent's end."""
+    parent = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
+    job: Job = pickle.load(sys.stdin.buffer)
+    form = f"%(asctime)s %(levelname)s %(name)s worker {job.number}: %(message)s"
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form)
+    threading.Thread(target=_end_with_parent, args=(job.settings,), daemon=True).start()
+    try:
+        uvloop.run(serve(job.settings, lambda port: print(SERVES, port, file=parent)))
+    except ExtprocError as error:
+        print(CANNOT, error, file=parent)
+        return 2
+    return 0
+
+
+def _end_with_parent(settings: ServeSettings) -> None:
+    """Wait for the parent's end, however it comes: the system closes its end of our stdin."""
+    os.read(0, 1)  # past the buffer of `sys.stdin`, which the end of Python locks
+    logging.getLogger("extproc.serve").warning("the parent of this worker has ended")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_ORPHAN_S)
+    if isinstance(settings.pages, UnixSocket):
+        _tidy(settings.pages.path)
+    os._exit(1)
+
+
+def _tidy(socket: Path) -> None:
+    socket.unlink(missing_ok=True)
+    with suppress(OSError):  # the last of the orphans takes the directory away
+        socket.parent.rmdir()

@@ -1,0 +1,181 @@
+"""The parent of several workers: starts them, starts a dead one again, and passes the end on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from extproc.addresses import Endpoint, UnixSocket, worker_endpoints
+from extproc.config import ServeSettings
+from extproc.errors import ConfigError, ProcessError
+from extproc.server.tasks import end, told_to_stop
+from extproc.server.worker_job import CANNOT, SERVES, Job
+from extproc.server.worker_pages import WorkerPages
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0  # before a dead worker is started again
+_STEADY_S = 30.0  # who served for so long did not die of its start
+_GOODBYE_S = 15.0  # beyond the drain: health checks, the last streams, a slow Redis
+
+log = logging.getLogger("extproc.serve")
+
+
+class Worker:
+    """One place among the workers: the process that fills it, and the next one after its death."""
+
+    def __init__(self, number: int, settings: ServeSettings) -> None:
+        self.number = number
+        self.restarts = 0
+        self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first process serves; its exception says why that one could not."""
+        self._settings = settings
+        self._process: Process | None = None
+        self._served_at_s: float | None = None
+        self._ending = False
+        self._said = ""
+
+    @property
+    def door(self) -> str:
+        """Where Envoy finds it: a port, or a socket."""
+        listen = self._settings.listen
+        return str(listen) if isinstance(listen, UnixSocket) else str(listen[1])
+
+    @property
+    def pages(self) -> Path:
+        """The Unix socket of its own pages."""
+        assert isinstance(self._settings.pages, UnixSocket)
+        return self._settings.pages.path
+
+    async def run(self) -> None:
+        """Keep a process in place until `end` is called; return at once if the first never serves."""
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            status = await self._live()
+            if self._ending:
+                return
+            if not self.serving.done():
+                self.serving.set_exception(self._failure(status))
+                return
+            if self._served_at_s is not None and time.monotonic() - self._served_at_s > _STEADY_S:
+                pause_s = _SHORTEST_PAUSE_S
+            why = f": {self._said}" if self._said else ""
+            log.error("worker %d ended with status %d%s; it starts again in %g s", self.number, status, why, pause_s)
+            self.restarts += 1
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def end(self, within_s: float) -> None:
+        """Have the process drain and end; kill it if that takes longer than it may."""
+        self._ending = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(within_s):
+                await process.wait()
+        except TimeoutError:
+            log.error("worker %d has not ended within %g s; it is killed", self.number, within_s)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _live(self) -> int:
+        """The life of one process; returns its exit status, below 0 if a signal ended it."""
+        self._served_at_s, self._said = None, ""
+        # Not by fork: a process that has threads, such as gRPC's, must not be copied. The path is told, so that the
+        # worker runs the very same code, wherever the parent was started.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from extproc.server.worker import main; sys.exit(main())"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdin=PIPE, stdout=PIPE, start_new_session=True
+        )
+        self._process = process
+        if self._ending:
+            process.terminate()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(ConnectionError):
+            process.stdin.write(pickle.dumps(Job(self.number, self._settings)))
+            await process.stdin.drain()
+        async for line in process.stdout:
+            self._hear(line.decode(errors="replace").strip())
+        return await process.wait()
+
+    def _hear(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == CANNOT:
+            self._said = rest
+        elif word == SERVES:
+            self._served_at_s = time.monotonic()
+            listen = self._settings.listen
+            if not isinstance(listen, UnixSocket):  # a free port is kept for those who come after
+                self._settings = replace(self._settings, listen=(listen[0], int(rest)))
+            if self.serving.done():
+                log.info("worker %d serves again", self.number)
+            else:
+                self.serving.set_result(None)
+
+    def _failure(self, status: int) -> ConfigError | ProcessError:
+        if self._said:
+            return ConfigError(self._said)
+        return ProcessError(f"worker {self.number} ended with status {status} before it served; see what it said above")
+
+
+async def supervise(settings: ServeSettings) -> None:
+    """Serve by `settings.workers` processes until SIGTERM or SIGINT, then have them drain.
+
+    Raises ConfigError if an address cannot be listened on, ProcessError if a worker dies before it has ever served.
+    """
+    doors = worker_endpoints(settings.listen, settings.workers)
+    if settings.pages in doors and (isinstance(settings.pages, UnixSocket) or settings.pages[1]):
+        raise ConfigError(
+            f"{settings.workers} workers need the address of --metrics-listen, {_text(settings.pages)}, for one"
+        )
+    stop = told_to_stop()
+    with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
+        workers = [
+            Worker(place, replace(settings, listen=door, pages=UnixSocket(Path(folder) / str(place))))
+            for place, door in enumerate(doors)
+        ]
+        await _serve_by(workers, settings, stop)
+
+
+def _text(where: Endpoint) -> str:
+    return str(where) if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
+
+
+async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: asyncio.Event) -> None:
+    async with WorkerPages(workers) as pages:
+        pages_port = await pages.start(settings.pages, settings.access)
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        try:
+            if await _all_serve(workers, stop):
+                told = ", ".join(worker.door for worker in workers)
+                where = settings.pages if isinstance(settings.pages, UnixSocket) else f"port {pages_port}"
+                log.info("%d workers serve ext_proc on %s; pages on %s", len(workers), told, where)
+                await stop.wait()
+                log.info("%d workers drain for up to %g s", len(workers), settings.drain_s)
+        finally:
+            await asyncio.gather(*(worker.end(settings.drain_s + _GOODBYE_S) for worker in workers))
+            await end(tasks)
+
+
+async def _all_serve(workers: Sequence[Worker], stop: asyncio.Event) -> bool:
+    """Wait until all serve; False if the service is to stop before. Raises what keeps one of them from it."""
+    stopping = asyncio.ensure_future(stop.wait())
+    serving = asyncio.gather(*(worker.serving for worker in workers))
+    await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        stopping.cancel()
+        serving.result()
+        return True
+    serving.cancel()
+    return False
