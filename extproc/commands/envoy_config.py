@@ -7,9 +7,10 @@ import json
 import sys
 from typing import Any
 
-from extproc.addresses import host_port
+from extproc.addresses import Endpoint, host_port, worker_endpoints
 from extproc.commands.endpoints import endpoint, worker
 from extproc.commands.mesh_arguments import add_mesh_arguments, as_json, mesh_place
+from extproc.commands.numbers import count
 from extproc.commands.retry_arguments import add_retry_arguments, retries
 from extproc.commands.service_tls_arguments import add_service_tls_arguments, service_tls
 from extproc.commands.xds_arguments import add_xds_arguments, xds_source
@@ -78,7 +79,15 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--extproc",
         action="append",
         metavar="HOST:PORT",
-        help="a worker of `extproc serve`, or unix:/path of one; repeat for each (default: 127.0.0.1:9002)",
+        help="where `extproc serve` listens, or its unix:/path; repeat for each (default: 127.0.0.1:9002)",
+    )
+    add(
+        "--workers",
+        type=count,
+        default=1,
+        metavar="N",
+        help="of each `extproc serve`, as its --workers says: all their addresses are Envoy's to choose from (default: "
+        "%(default)s)",
     )
     add("--listen", default="0.0.0.0:8080", metavar="HOST:PORT", help="where clients connect (default: %(default)s)")
     add(
@@ -191,6 +200,8 @@ def _resources(mesh: Mesh, args: argparse.Namespace) -> list[dict[str, Any]]:
         raise ConfigError(f"--fragment is of a plain Envoy's configuration: leave it out with --for {mesh}")
     place = mesh_place(args)
     if mesh is Mesh.INFERENCE_EXTENSION:
+        if args.workers > 1:
+            raise ConfigError("an InferencePool asks one port of its endpoint picker: run replicas in place of workers")
         return inference_resources(place, fail_closed=args.fail_closed)
     return mesh_resources(mesh, _with_notice(settings_from(args)), place)
 
@@ -209,7 +220,7 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         upstreams=tuple(parse_upstream(text) for text in args.backend or ()),
         xds=xds_source(args),
         pool=args.pool,
-        workers=tuple(worker(text) for text in args.extproc or ("127.0.0.1:9002",)),
+        workers=_workers(args),
         tls=service_tls(args),
         listen=host_port(args.listen),
         admin=None if args.admin == "off" else host_port(args.admin),
@@ -235,6 +246,11 @@ def settings_from(args: argparse.Namespace) -> EnvoySettings:
         max_connections=args.max_connections,
         max_heap_bytes=args.max_heap_bytes,
     )
+
+
+def _workers(args: argparse.Namespace) -> tuple[Endpoint, ...]:
+    services = [worker(text) for text in args.extproc or ("127.0.0.1:9002",)]
+    return tuple(door for service in services for door in worker_endpoints(service, args.workers))
 
 
 def parse_upstream(text: str) -> Upstream:

@@ -1,4 +1,4 @@
-"""An observer among several workers' that can also tell when its latest decision was made: who has the latest of all?"""
+"""An observer of one among several workers: it can also tell when its latest decision was made."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def supervise(settings: ServeSettings) -> None:
     doors = worker_endpoints(settings.listen, settings.workers)
     if settings.pages in doors and (isinstance(settings.pages, UnixSocket) or settings.pages[1]):
         raise ConfigError(
-            f"{settings.workers} workers need the address of --metrics-listen, {_text(settings.pages)}, for one"
+            f"one of {settings.workers} workers would listen at --metrics-listen, {_text(settings.pages)}"
         )
     stop = told_to_stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
