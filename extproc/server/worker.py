@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import uvloop
 
@@ -25,6 +24,8 @@ from extproc.server.worker_job import CANNOT, SERVES, Job
 
 _ORPHAN_S = 3.0  # for a farewell; whoever starts the service anew wants its ports
 
+log = logging.getLogger("extproc.serve")
+
 
 def main() -> int:
     """Read a `Job`, which only the parent can have written, and serve until SIGTERM or the parent's end."""
@@ -33,27 +34,32 @@ def main() -> int:
     job: Job = pickle.load(sys.stdin.buffer)
     form = f"%(asctime)s %(levelname)s %(name)s worker {job.number}: %(message)s"
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form)
-    threading.Thread(target=_end_with_parent, args=(job.settings,), daemon=True).start()
+    orphaned = threading.Event()
+    threading.Thread(target=_end_with_parent, args=(orphaned, job.settings), daemon=True).start()
     try:
         uvloop.run(serve(job.settings, lambda port: print(SERVES, port, file=parent)))
     except ExtprocError as error:
         print(CANNOT, error, file=parent)
         return 2
+    if orphaned.is_set():
+        _tidy(job.settings)
     return 0
 
 
-def _end_with_parent(settings: ServeSettings) -> None:
+def _end_with_parent(orphaned: threading.Event, settings: ServeSettings) -> None:
     """Wait for the parent's end, however it comes: the system closes its end of our stdin."""
     os.read(0, 1)  # past the buffer of `sys.stdin`, which the end of Python locks
-    logging.getLogger("extproc.serve").warning("the parent of this worker has ended")
+    log.warning("the parent of this worker has ended")
+    orphaned.set()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_ORPHAN_S)
-    if isinstance(settings.pages, UnixSocket):
-        _tidy(settings.pages.path)
+    _tidy(settings)
     os._exit(1)
 
 
-def _tidy(socket: Path) -> None:
-    socket.unlink(missing_ok=True)
-    with suppress(OSError):  # the last of the orphans takes the directory away
-        socket.parent.rmdir()
+def _tidy(settings: ServeSettings) -> None:
+    """The last of the orphans takes away the directory of their pages, which was the parent's to do."""
+    assert isinstance(settings.pages, UnixSocket)
+    with suppress(OSError):
+        settings.pages.path.unlink(missing_ok=True)
+        settings.pages.path.parent.rmdir()

@@ -58,7 +58,10 @@ class Worker:
         """Keep a process in place until `end` is called; return at once if the first never serves."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
-            status = await self._live()
+            try:
+                status = await self._live()
+            except OSError as error:  # no memory, or no descriptors, for another process
+                status, self._said = 1, f"it cannot be started: {error.strerror or error}"
             if self._ending:
                 return
             if not self.serving.done():
@@ -70,6 +73,8 @@ class Worker:
             log.error("worker %d ended with status %d%s; it starts again in %g s", self.number, status, why, pause_s)
             self.restarts += 1
             await asyncio.sleep(pause_s)
+            if self._ending:
+                return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def end(self, within_s: float) -> None:
@@ -137,7 +142,7 @@ async def supervise(settings: ServeSettings) -> None:
     doors = worker_endpoints(settings.listen, settings.workers)
     if settings.pages in doors and (isinstance(settings.pages, UnixSocket) or settings.pages[1]):
         raise ConfigError(
-            f"one of {settings.workers} workers would listen at --metrics-listen, {_text(settings.pages)}"
+            f"{settings.workers} workers would take the address of --metrics-listen, {_text(settings.pages)}"
         )
     stop = told_to_stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700

@@ -1,0 +1,177 @@
+"""`extproc serve --workers 2` as processes: doors, one set of pages, deaths, ends, and starts that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import orjson
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.adapters.http_client import Answer, HttpClient
+from extproc.adapters.registry import Registry
+from extproc.demo.processes import Child, wait_for_line
+from tests.core.builders import instance
+from tests.e2e.eventually import eventually
+from tests.processes import Processes, extproc
+from tests.redis_server import RedisServer
+from tests.server.test_service import body, headers, process
+
+LONG_S = 60.0  # never reached by a machine that works
+ANYWHERE = "127.0.0.1:0"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@dataclass
+class Service:
+    """A parent with its workers, and how to look at it."""
+
+    child: Child
+    ports: list[int]
+    url: str
+    http: HttpClient
+
+    async def page(self, path: str) -> Any:
+        """A page as JSON; "" while nobody answers."""
+        answer = await self.http.get(f"{self.url}{path}")
+        assert isinstance(answer, Answer)
+        return orjson.loads(answer.body) if answer.status == 200 else ""
+
+    async def metrics(self) -> dict[str, float]:
+        """Samples by name and labels."""
+        answer = await self.http.get(f"{self.url}/metrics")
+        assert isinstance(answer, Answer)
+        lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers, in the order of their start."""
+        parent = self.child.process.pid
+        return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+@asynccontextmanager
+async def serving(folder: Path, url: str, *flags: str) -> AsyncIterator[Service]:
+    """Two workers at free ports, ended with the context."""
+    async with Processes(folder) as processes, HttpClient() as http:
+        places = ("--listen", ANYWHERE, "--metrics-listen", ANYWHERE, "--workers", "2", "--drain-s", "0")
+        child = await processes.start_extproc("serve", "serve", *places, "--redis-url", url, *flags)
+        found = await wait_for_line(child, r"2 workers serve ext_proc on (\d+), (\d+); pages on port (\d+)", LONG_S)
+        yield Service(child, [int(found[1]), int(found[2])], f"http://127.0.0.1:{found[3]}", http)
+
+
+async def is_healthy(port: int) -> bool:
+    """What Envoy's health check would find."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == SERVING)
+
+
+async def routed(channel: grpc.aio.Channel) -> Any:
+    """A request under way that was sent to an instance."""
+    call = process(channel)
+    for message in (headers(), body()):
+        await call.write(message)
+        assert await call.read()
+    return call
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists; one that has ended and that nobody has waited for does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def none_runs(pids: list[int]) -> None:
+    """Wait until the last has ended."""
+
+    async def running() -> list[int]:
+        return [pid for pid in pids if is_running(pid)]
+
+    await eventually(running, lambda left: not left, LONG_S)
+
+
+async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_path: Path) -> None:
+    """Each has a door; pages are of both; a killed one comes back at its port and takes no count with it."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with Registry(server.url) as registry:
+            await registry.publish(instance("a"), ttl_s=1000.0)
+            async with serving(tmp_path, server.url) as service:
+                first, second = (grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in service.ports)
+                async with first, second:
+                    assert [await is_healthy(port) for port in service.ports] == [True, True]
+                    calls = [await routed(first), await routed(second), await routed(second)]
+
+                    async def row() -> Any:
+                        return {row["id"]: row for row in await service.page("/fleet")}["a"]
+
+                    seen = await eventually(row, lambda row: row["peers"] == 0, LONG_S)
+                    assert seen["in_flight"] == 3
+                    before = await service.metrics()
+                    assert before['extproc_requests_total{action="routed",reason=""}'] == 3.0
+                    assert before['extproc_in_flight{worker="0",instance="a"}'] == 1.0
+                    assert before['extproc_in_flight{worker="1",instance="a"}'] == 2.0
+                    assert before['extproc_workers{state="answering"}'] == 2.0
+                    decisions = await service.page("/decisions")
+                    assert len({decision["request"] for decision in decisions}) == 3
+                    for decision in decisions:
+                        told = await service.page(f"/decisions/{decision['request']}")
+                        assert told["request"]["id"] == decision["request"]
+                    calls.append(await routed(first))
+                    last = (await service.page("/decisions/last"))["request"]["id"]
+                    assert last in {each["request"] for each in await service.page("/decisions?worker=0")}
+                    assert "at_s" not in await service.page("/decisions/last")
+
+                    await service.metrics()  # what is counted then is not lost
+                    killed, other = service.workers()
+                    os.kill(killed, signal.SIGKILL)
+                    calls.append(await routed(second))
+                    assert await is_healthy(service.ports[1])
+                    await wait_for_line(service.child, "worker 0 serves again", LONG_S)
+                    assert await is_healthy(service.ports[0])
+                    assert other in service.workers()
+                    after = await service.metrics()
+                    assert after['extproc_requests_total{action="routed",reason=""}'] == 5.0
+                    assert after['extproc_worker_restarts_total{worker="0"}'] == 1.0
+                    assert after['extproc_worker_restarts_total{worker="1"}'] == 0.0
+                    for call in calls:
+                        call.cancel()
+                pids = service.workers()
+                service.child.process.terminate()
+                assert await service.child.process.wait() == 0
+                await none_runs(pids)
+
+
+async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """Nobody passes anything on then; and the directory of their own pages goes with the last."""
+    with RedisServer("valkey", tmp_path) as server:
+        async with serving(tmp_path, server.url) as service:
+            pids = service.workers()
+            folder = Path((await wait_for_line(service.child, r"worker 0: .*pages on unix:(\S+)/0\n", LONG_S))[1])
+            assert folder.stat().st_mode & 0o777 == 0o700
+            service.child.process.kill()
+            await none_runs(pids)
+            assert len(pids) == 2
+            assert not folder.exists()
+
+
+def test_a_worker_that_cannot_start_at_all_ends_the_others_with_one_line(tmp_path: Path) -> None:
+    """As with one worker: the status is 2, and the line says what is in the way."""
+    (tmp_path / "door.1").write_text("no socket")
+    flags = ("--metrics-listen", ANYWHERE, "--workers", "2", "--drain-s", "0", "--redis-url", "redis://127.0.0.1:1/0")
+    done = extproc("serve", "--listen", f"unix:{tmp_path}/door", *flags)
+    assert done.returncode == 2
+    why = f"cannot listen on unix:{tmp_path}/door.1: a file that is no socket lies there"
+    assert done.stderr.strip().splitlines()[-1] == f"extproc serve: {why}"
+    assert not (tmp_path / "door.0").exists()
