@@ -21,12 +21,23 @@ _HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """Which one of several workers a process is."""
+
+    number: int  # from 0 on
+    of: int
+    group: str  # begins the ids of all their requests, and of no other router's
+    folder: Path  # of their sockets, closed to other users
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """What `extproc serve` needs to know."""
 
     listen: Endpoint = ("127.0.0.1", 9002)  # ext_proc, access log and health
     pages: Endpoint = ("127.0.0.1", 9001)  # metrics, fleet, decisions
     workers: int = 1  # processes, each with an address of its own
+    worker: WorkerPlace | None = None  # of a process among several; None: it is alone
     access: Access = field(default_factory=Access)  # of those that are Unix sockets
     tls: TlsFiles | None = None  # of `listen`; None: in the clear
     destinations: Destinations = field(default_factory=Destinations)  # that Envoy may be sent to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -23,21 +23,28 @@ class AccessLog:
     def __init__(self, shell: Shell, stir: Callable[[], None]) -> None:
         self._shell = shell
         self._stir = stir
+        if shell.siblings is not None:
+            shell.siblings.heard = self._take_all
 
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
         """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
+        siblings = self._shell.siblings
         try:
             async for data in stream:
-                for entry in wire.decode_access_log(data):
-                    try:
-                        self._take(entry)
-                    except Exception:
-                        log.exception("an entry of Envoy's access log was not taken in")
-                self._tell_trust()
-                self._stir()
+                entries = wire.decode_access_log(data)
+                self._take_all(siblings.pass_on(entries) if siblings else entries)
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return wire.access_log_answer()
+
+    def _take_all(self, entries: Iterable[Outcome | Attempt]) -> None:
+        for entry in entries:
+            try:
+                self._take(entry)
+            except Exception:
+                log.exception("an entry of Envoy's access log was not taken in")
+        self._tell_trust()
+        self._stir()
 
     def _take(self, entry: Outcome | Attempt) -> None:
         shell = self._shell

@@ -19,6 +19,7 @@ from extproc.observe.observer import Observer
 from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
+from extproc.server.siblings import Siblings
 from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
@@ -54,6 +55,7 @@ class Shell:
     max_streams: int = 20_000  # requests under way at once
     charges: Charges | None = None  # needed for `rules.limits`
     cold_waits: ColdWaits | None = None  # needed for models that are waited for
+    siblings: Siblings | None = None  # of one among several workers
 
 
 class ExtProc:
@@ -62,7 +64,7 @@ class ExtProc:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         # Outcomes come to any router, and are matched by id with what is known of a request here.
-        self._name = secrets.token_hex(4)
+        self._name = shell.siblings.name if shell.siblings else secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._wanted = shell.rules.headers
         self._open_streams = 0

@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -47,6 +47,7 @@ from extproc.server.ladder import LadderWatch
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service
+from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.traffic_keeper import TrafficKeeper
 from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
@@ -88,6 +89,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
     )
     observer, tally = observing(router, metrics)
     cold_waits = ColdWaits(router)
+    siblings = Siblings(settings.worker) if settings.worker is not None else None
     service = Service(
         Shell(
             router,
@@ -101,6 +103,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             settings.max_streams,
             charges,
             cold_waits,
+            siblings,
         )
     )
     bookings.on_heard = service.holding.stir
@@ -108,11 +111,12 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
         observer.page,
         lambda: fleet_view(router, ladder, time.monotonic()),
         observer.recent,
-        observer.explain if settings.workers == 1 else observer.told,
+        observer.explain if siblings is None else observer.told,
         service.holding.view,
     )
     async with (
         registry,
+        siblings or nullcontext(),
         keeping_intents(router, registry, name, settings, metrics),
         telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
     ):
@@ -125,8 +129,8 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             ),
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
+            *counting(strict, charges),
         ]
-        tasks += counting(strict, charges)
         try:
             pages_port = await admin.start(settings.pages, settings.access)
             port = service.bind(settings.listen, certificates, settings.access)

@@ -20,7 +20,7 @@ from extproc.addresses import UnixSocket
 from extproc.config import ServeSettings
 from extproc.errors import ExtprocError
 from extproc.server.run import serve
-from extproc.server.worker_job import CANNOT, SERVES, Job
+from extproc.server.worker_words import CANNOT, SERVES
 
 _ORPHAN_S = 3.0  # for a farewell; whoever starts the service anew wants its ports
 
@@ -28,21 +28,22 @@ log = logging.getLogger("extproc.serve")
 
 
 def main() -> int:
-    """Read a `Job`, which only the parent can have written, and serve until SIGTERM or the parent's end."""
+    """Read settings, which only the parent can have written, and serve until SIGTERM or the parent's end."""
     parent = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
-    job: Job = pickle.load(sys.stdin.buffer)
-    form = f"%(asctime)s %(levelname)s %(name)s worker {job.number}: %(message)s"
+    settings: ServeSettings = pickle.load(sys.stdin.buffer)
+    assert settings.worker is not None
+    form = f"%(asctime)s %(levelname)s %(name)s worker {settings.worker.number}: %(message)s"
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form)
     orphaned = threading.Event()
-    threading.Thread(target=_end_with_parent, args=(orphaned, job.settings), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(orphaned, settings), daemon=True).start()
     try:
-        uvloop.run(serve(job.settings, lambda port: print(SERVES, port, file=parent)))
+        uvloop.run(serve(settings, lambda port: print(SERVES, port, file=parent)))
     except ExtprocError as error:
         print(CANNOT, error, file=parent)
         return 2
     if orphaned.is_set():
-        _tidy(job.settings)
+        _tidy(settings)
     return 0
 
 

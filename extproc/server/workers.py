@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import secrets
 import sys
 import tempfile
 import time
@@ -15,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from extproc.addresses import Endpoint, UnixSocket, worker_endpoints
-from extproc.config import ServeSettings
+from extproc.config import ServeSettings, WorkerPlace
 from extproc.errors import ConfigError, ProcessError
 from extproc.server.tasks import end, told_to_stop
-from extproc.server.worker_job import CANNOT, SERVES, Job
 from extproc.server.worker_pages import WorkerPages
+from extproc.server.worker_words import CANNOT, SERVES
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0  # before a dead worker is started again
 _STEADY_S = 30.0  # who served for so long did not die of its start
@@ -31,8 +32,9 @@ log = logging.getLogger("extproc.serve")
 class Worker:
     """One place among the workers: the process that fills it, and the next one after its death."""
 
-    def __init__(self, number: int, settings: ServeSettings) -> None:
-        self.number = number
+    def __init__(self, settings: ServeSettings) -> None:
+        assert settings.worker is not None
+        self.number = settings.worker.number
         self.restarts = 0
         self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first process serves; its exception says why that one could not."""
@@ -108,7 +110,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(ConnectionError):
-            process.stdin.write(pickle.dumps(Job(self.number, self._settings)))
+            process.stdin.write(pickle.dumps(self._settings))
             await process.stdin.drain()
         async for line in process.stdout:
             self._hear(line.decode(errors="replace").strip())
@@ -146,11 +148,16 @@ async def supervise(settings: ServeSettings) -> None:
         )
     stop = told_to_stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
+        group = secrets.token_hex(2)
         workers = [
-            Worker(place, replace(settings, listen=door, pages=UnixSocket(Path(folder) / str(place))))
-            for place, door in enumerate(doors)
+            Worker(_placed(settings, door, WorkerPlace(number=number, of=len(doors), group=group, folder=Path(folder))))
+            for number, door in enumerate(doors)
         ]
         await _serve_by(workers, settings, stop)
+
+
+def _placed(settings: ServeSettings, door: Endpoint, place: WorkerPlace) -> ServeSettings:
+    return replace(settings, listen=door, pages=UnixSocket(place.folder / str(place.number)), worker=place)
 
 
 def _text(where: Endpoint) -> str:
