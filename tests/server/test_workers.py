@@ -93,6 +93,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
 async def none_runs(pids: list[int]) -> None:
     """Wait until the last has ended."""
 
@@ -163,7 +167,7 @@ async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
             service.child.process.kill()
             await none_runs(pids)
             assert len(pids) == 2
-            assert not os.path.exists(folder)
+            assert not exists(folder)
 
 
 def test_a_worker_that_cannot_start_at_all_ends_the_others_with_one_line(tmp_path: Path) -> None:
