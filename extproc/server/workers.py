@@ -190,4 +190,6 @@ async def _all_serve(workers: Sequence[Worker], stop: asyncio.Event) -> bool:
         serving.result()
         return True
     serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
     return False
