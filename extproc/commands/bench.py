@@ -144,6 +144,13 @@ def _limits(args: argparse.Namespace) -> None:
         )
 
 
+def _shell(args: argparse.Namespace) -> None:
+    from extproc.bench.shell_cost import readable, shell_costs
+
+    costs = list(shell_costs(args.instances))
+    return _print_json(costs) if args.json else print(readable(costs))
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -157,4 +164,5 @@ _REPORTS = {
     "push": _push,
     "replicas": _replicas,
     "limits": _limits,
+    "shell": _shell,
 }
