@@ -6,13 +6,15 @@ Replies that never differ are serialised once; the service sends and receives ra
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import lru_cache
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from extproc.adapters.wire.features import write_features
+from extproc.adapters.wire import plain
+from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
 from extproc.adapters.wire.wire_error import WireError
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
@@ -25,6 +27,7 @@ from extproc.stream.messages import (
     BodyMode,
     Continue,
     HandBack,
+    Headers,
     Message,
     MoreTime,
     PassOn,
@@ -44,6 +47,11 @@ _SERVED_KEY = "x-gateway-destination-endpoint-served"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET_KEY = "x-gateway-destination-endpoint-subset"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+_METADATA = plain.tag_of(ext_proc.ProcessingResponse, "dynamic_metadata")
+_BALANCING, _OURS_TO_LOG = plain.key_of(ENDPOINTS_NAMESPACE), plain.key_of(NAMESPACE)
+_ENDPOINTS, _ALTERNATIVES = plain.key_of(ENDPOINTS_HEADER), plain.key_of(ALTERNATIVES_KEY)
+_FEATURES = plain.key_of(KEY)
 
 _OURS = (EXPLANATION_HEADER, MODEL_HEADER)  # of the answer: an engine cannot set them
 _EARLY = BodyMode.STREAMED_EARLY
@@ -207,20 +215,30 @@ def _annotate(reply: Annotate) -> bytes:
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
+    headers = ((cluster_header, reply.cluster), *reply.headers) if reply.cluster else reply.headers
+    if reply.path is None and reply.body is None:
+        changes = _headers_set(reply.to, headers)
+    else:
+        answer = ext_proc.ProcessingResponse()
+        common = _common(answer, reply.to)
+        for name, value in headers if reply.path is None else (*headers, (":path", reply.path)):
+            _set_header(common.header_mutation, name, value)
+        if reply.body is not None:
+            common.body_mutation.body = reply.body
+        changes = bytes(answer.SerializeToString())
+    endpoints, alternatives = ",".join(reply.endpoints).encode(), ",".join(reply.alternatives).encode()
+    told = plain.text(_ENDPOINTS, endpoints) + plain.text(_ALTERNATIVES, alternatives)
+    believed = plain.text(_FEATURES, write_features(reply.features))
+    return changes + plain.part(_METADATA, plain.struct(_BALANCING, told) + plain.struct(_OURS_TO_LOG, believed))
+
+
+@lru_cache(maxsize=1024)
+def _headers_set(to: type[Message], headers: Headers) -> bytes:
+    """The part of a reply that sets the request's headers: mostly one of a few clusters."""
     answer = ext_proc.ProcessingResponse()
-    common = _common(answer, reply.to)
-    if reply.cluster:
-        _set_header(common.header_mutation, cluster_header, reply.cluster)
-    for name, value in reply.headers:
+    common = _common(answer, to)
+    for name, value in headers:
         _set_header(common.header_mutation, name, value)
-    if reply.path is not None:
-        _set_header(common.header_mutation, ":path", reply.path)
-    if reply.body is not None:
-        common.body_mutation.body = reply.body
-    endpoints = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
-    endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
-    endpoints[ALTERNATIVES_KEY].string_value = ",".join(reply.alternatives)
-    write_features(answer.dynamic_metadata, reply.features)
     return bytes(answer.SerializeToString())
 
 
