@@ -301,7 +301,7 @@ def test_features_of_another_version_or_hand_are_no_error(change: str) -> None:
         case "no JSON":
             told["features"] = told["features"][:-1]
         case "wrong type":
-            told["features"] = f"{layout} {values.replace('100', '"many"', 1)}"
+            told["features"] = f"{layout} " + values.replace("100", '"many"', 1)
         case "nothing":
             told.Clear()
     assert [each.features for each in logged(entry, entry_with())] == [None, FEATURES]

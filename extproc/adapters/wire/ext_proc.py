@@ -215,12 +215,13 @@ def _annotate(reply: Annotate) -> bytes:
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
+    in_headers = reply.to is RequestHeaders
     headers = ((cluster_header, reply.cluster), *reply.headers) if reply.cluster else reply.headers
     if reply.path is None and reply.body is None:
-        changes = _headers_set(reply.to, headers)
+        changes = _headers_set(in_headers, headers)
     else:
         answer = ext_proc.ProcessingResponse()
-        common = _common(answer, reply.to)
+        common = _common(answer, in_headers)
         for name, value in headers if reply.path is None else (*headers, (":path", reply.path)):
             _set_header(common.header_mutation, name, value)
         if reply.body is not None:
@@ -233,10 +234,10 @@ def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _headers_set(to: type[Message], headers: Headers) -> bytes:
+def _headers_set(in_headers: bool, headers: Headers) -> bytes:
     """The part of a reply that sets the request's headers: mostly one of a few clusters."""
     answer = ext_proc.ProcessingResponse()
-    common = _common(answer, to)
+    common = _common(answer, in_headers)
     for name, value in headers:
         _set_header(common.header_mutation, name, value)
     return bytes(answer.SerializeToString())
@@ -245,15 +246,15 @@ def _headers_set(to: type[Message], headers: Headers) -> bytes:
 def _pass_on(reply: PassOn) -> bytes:
     answer = ext_proc.ProcessingResponse()
     endpoints = ",".join(reply.endpoints)
-    _set_header(_common(answer, reply.to).header_mutation, ENDPOINTS_HEADER, endpoints)
+    _set_header(_common(answer, reply.to is RequestHeaders).header_mutation, ENDPOINTS_HEADER, endpoints)
     told = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
     told[ENDPOINTS_HEADER].string_value = endpoints
     return bytes(answer.SerializeToString())
 
 
-def _common(answer: Any, to: type[Message]) -> Any:
+def _common(answer: Any, in_headers: bool) -> Any:
     """The part of a reply that changes the request; Envoy looks for its route anew."""
-    common = (answer.request_headers if to is RequestHeaders else answer.request_body).response
+    common = (answer.request_headers if in_headers else answer.request_body).response
     common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
     return common
 

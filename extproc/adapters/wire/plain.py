@@ -6,7 +6,7 @@ follow each other are merged, so that what never differs can be serialised befor
 
 from __future__ import annotations
 
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import Struct, Value  # type: ignore[import-untyped]
 
 _LENGTH_DELIMITED = 2
 

@@ -14,9 +14,7 @@ from extproc.core.values.outcome import Features, Outcome
 from tests.core.builders import features
 
 RECEIPT = Receipt(1500, 1_800_000_000_123_456, "acme", "a model with spaces")
-CHARGED = msgspec.structs.replace(
-    features(), charge=RECEIPT.text(), tenant="acme", prompt_tokens=1000, output_tokens=500
-)
+CHARGED = features(charge=RECEIPT.text(), tenant="acme", prompt_tokens=1000, output_tokens=500)
 
 
 def outcome(of: Features | None, **told: Any) -> Outcome:
