@@ -55,11 +55,11 @@ def conversation(body: bytes, upstream: str) -> tuple[bytes, ...]:
     return tuple(bytes(message.SerializeToString()) for message in (headers, whole, answer, trailers))
 
 
-def access_log(replies: Sequence[bytes], upstream: str) -> bytes:
-    """One message of the access log that tells of requests that were answered so; each reply is to a body."""
+def access_log(requests: Sequence[tuple[bytes, str]]) -> bytes:
+    """One message of the access log that tells of requests: the reply to the body of each, and who answered it."""
     message = als_pb2.StreamAccessLogsMessage()
-    host, _, port = upstream.rpartition(":")
-    for reply in replies:
+    for reply, upstream in requests:
+        host, _, port = upstream.rpartition(":")
         entry = message.http_logs.log_entry.add()
         common = entry.common_properties
         for namespace, value in ext_proc.ProcessingResponse.FromString(reply).dynamic_metadata.fields.items():
@@ -77,6 +77,15 @@ def access_log(replies: Sequence[bytes], upstream: str) -> bytes:
         entry.request.request_body_bytes, entry.response.response_body_bytes = 4096, 20_000
         entry.response.response_code.value = 200
     return bytes(message.SerializeToString())
+
+
+def chosen(reply: bytes) -> str:
+    """The first endpoint of the reply to a body, "" if it names none."""
+    told = ext_proc.ProcessingResponse.FromString(reply).dynamic_metadata.fields
+    if "envoy.lb" not in told:
+        return ""
+    endpoints: str = told["envoy.lb"].struct_value.fields["x-gateway-destination-endpoint"].string_value
+    return endpoints.partition(",")[0]
 
 
 def nothing_replies() -> dict[int, bytes]:

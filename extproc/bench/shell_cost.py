@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import random
 import resource
 import time
@@ -25,7 +26,7 @@ import grpc.aio
 import orjson
 
 from extproc.adapters import wire
-from extproc.bench.envoy_messages import access_log, conversation, nothing_replies
+from extproc.bench.envoy_messages import access_log, chosen, conversation, nothing_replies
 from extproc.bench.request_path import _body, bench_instance, bench_router
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
@@ -33,6 +34,7 @@ from extproc.core.scaling.tally import Tally
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import Shell
+from extproc.server.grpc_sockets import read_directly
 from extproc.server.service import Service
 from extproc.server.views import served
 from extproc.stream.rules import Rules
@@ -42,6 +44,7 @@ _REQUESTS = 200  # of each turn
 _AT_ONCE = 8
 _HELD = 2_000  # streams that wait for their engine
 _ENTRIES = 16  # of one message of the access log: Envoy flushes it every 50 ms, or at 16 KiB
+_NOBODY = "10.255.255.1:80"
 _USAGE = ("extproc.bench.Usage", "Read")
 _REPORT_S = 1.0
 _MiB = 128 * 1024 * 1024
@@ -103,9 +106,9 @@ class _Client:
         self._process = self._channel.stream_stream("/" + "/".join(wire.EXT_PROC_METHOD))
         self._usage = self._channel.unary_unary("/" + "/".join(_USAGE))
         self._log = self._channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
-        self._upstream = bench_instance(1).address
-        self._messages = conversation(body, self._upstream)
-        self._replies: list[bytes] = []
+        self._messages = conversation(body, _NOBODY)
+        self._answers: dict[str, bytes] = {}  # by who answers
+        self._replies: list[tuple[bytes, str]] = []  # to bodies, and who answers then
 
     async def usage(self) -> _Usage:
         return _Usage(**orjson.loads(await self._usage(b"")))
@@ -121,8 +124,7 @@ class _Client:
 
         async def some() -> None:
             for _ in range(number // _AT_ONCE):
-                call = await self._routed()
-                await self._ended(call)
+                await self._ended(*await self._routed())
 
         await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
         await self._tell()
@@ -135,20 +137,24 @@ class _Client:
             calls += await asyncio.gather(*(self._routed() for _ in range(50)))
         after = await self.usage()
         for call in calls:
-            await self._ended(call)
+            await self._ended(*call)
         await self._tell()
         return (after.resident_bytes - before.resident_bytes) / number
 
-    async def _routed(self) -> Any:
+    async def _routed(self) -> tuple[Any, str]:
         call = self._process()
         for message in self._messages[:2]:
             await call.write(message)
             reply = await call.read()
-        self._replies.append(reply)
-        return call
+        upstream = chosen(reply) or _NOBODY
+        self._replies.append((reply, upstream))
+        return call, upstream
 
-    async def _ended(self, call: Any) -> None:
-        for message in self._messages[2:]:
+    async def _ended(self, call: Any, upstream: str) -> None:
+        answer = self._answers.get(upstream)
+        if answer is None:
+            answer = self._answers[upstream] = conversation(b"", upstream)[2]
+        for message in (answer, self._messages[3]):
             await call.write(message)
             await call.read()
         await call.done_writing()
@@ -158,7 +164,7 @@ class _Client:
     async def _tell(self) -> None:
         replies, self._replies = self._replies, []
         for start in range(0, len(replies), _ENTRIES):
-            await self._log.write(access_log(replies[start : start + _ENTRIES], self._upstream))
+            await self._log.write(access_log(replies[start : start + _ENTRIES]))
 
     async def close(self) -> None:
         await self._log.done_writing()
@@ -171,7 +177,12 @@ def _process(what: str, instances: int) -> Iterator[int]:
     """A server of that kind for as long as the context is open; its port."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(what, instances, theirs), daemon=True)
+    own = dict(os.environ)
+    if what != "floor":
+        read_directly(os.environ)  # as `serve` does
     process.start()
+    os.environ.clear()
+    os.environ.update(own)
     try:
         yield ours.recv()
     finally:

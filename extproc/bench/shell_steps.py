@@ -70,7 +70,7 @@ class _Walk:
                 self._upstream = replies[0].endpoints[0]
                 messages = list(conversation(self._body, self._upstream))
         self._timed("close", exchange.close, shell.clock())
-        self._outcome(access_log([routed] * _ENTRIES, self._upstream))
+        self._outcome(access_log([(routed, self._upstream)] * _ENTRIES))
 
     def _core(self, request_id: str) -> None:
         """What of the stream's way is reading the body and deciding."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 
 from extproc.addresses import parse_endpoint
@@ -125,6 +126,10 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
+    from extproc.server.grpc_sockets import read_directly
+
+    read_directly(os.environ)  # before anything imports grpc
+
     import uvloop
 
     from extproc.server.run import serve

@@ -28,7 +28,9 @@ class Count(Collector):
             self.add((), 0)
 
     def add(self, labels: Labels, number: float = 1) -> None:
-        """Count so many more."""
+        """Count so many more. Raises ValueError below 0."""
+        if number < 0:
+            raise ValueError(f"{self._family[0]} cannot fall by {-number}")
         try:
             self._values[labels] += number
         except KeyError:

@@ -22,7 +22,7 @@ from extproc.server.holding import Holding
 from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
+from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.patience import Wait
 from extproc.stream.rules import Rules
 
@@ -101,11 +101,13 @@ class ExtProc:
             async for data in stream:
                 began_s = shell.clock()
                 message = wire.decode_message(data, self._wanted)
-                step = await self._run(exchange, exchange.receive(message, began_s, shell.draw()))
+                step = exchange.receive(message, began_s, shell.draw())
+                if not isinstance(step, tuple):
+                    step = await self._run(exchange, step)
                 answers_headers = isinstance(message, ResponseHeaders)
                 # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
                 del data, message
-                while isinstance(step, Hold | AwaitModel):
+                while not isinstance(step, tuple):
                     waits_from_s = shell.clock()
                     wait, more_time = exchange.wait(step, waits_from_s)
                     self._waits(call, wait)
@@ -114,7 +116,8 @@ class ExtProc:
                     result, now = await self._waited(wait), shell.clock()
                     began_s += now - waits_from_s  # waiting is no part of what answering takes
                     step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
-                self._noted(call, step)
+                if self._held:
+                    self._noted(call, step)
                 if answers_headers:
                     self._holding.stir()
                 answers = self._encoded(exchange, step, began_s)
@@ -201,6 +204,9 @@ class ExtProc:
         shell = self._shell
         for reply in replies:
             answer = wire.encode_reply(reply, shell.cluster_header)
+            if isinstance(reply, Continue):  # most of them: nothing has come of it
+                yield answer
+                continue
             shell.observer.replied(exchange, reply, shell.clock() - began_s)
             if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
                 shell.charges.handed_over(exchange.request.id)

@@ -90,14 +90,13 @@ def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
     method = path = ""
     kept: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
-        key = header.key
-        match key:
-            case ":method":
-                method = _value(header)
-            case ":path":
-                path = _value(header)
-            case _ if key in wanted:
-                kept[key] = _value(header)
+        key = header.key  # most are neither: they are told apart in the fewest steps
+        if key in wanted:
+            kept[key] = _value(header)
+        elif key == ":path":
+            path = _value(header)
+        elif key == ":method":
+            method = _value(header)
     last, subset = request.request_headers.end_of_stream, _subset(request.metadata_context.filter_metadata)
     if not request.HasField("protocol_config"):  # Envoys before 1.34 do not tell; BUFFERED fits too, but for trailers
         return RequestHeaders(method, path, last, kept, BodyMode.BUFFERED_PARTIAL, subset=subset)
@@ -144,7 +143,7 @@ def _value(header: Any) -> str:
     return raw.decode("utf-8", "replace") if raw else str(header.value)
 
 
-def _continue_replies() -> dict[Continue, bytes]:
+def _continue_replies() -> dict[tuple[type[Message], bool], bytes]:
     go_on, answer_on = ext_proc.HeadersResponse(), ext_proc.HeadersResponse()
     answer_on.response.header_mutation.remove_headers.extend(_OURS)
     body, trailers = ext_proc.BodyResponse(), ext_proc.TrailersResponse()
@@ -156,7 +155,7 @@ def _continue_replies() -> dict[Continue, bytes]:
         Continue(Trailers, True): ext_proc.ProcessingResponse(request_trailers=trailers),
         Continue(Trailers, False): ext_proc.ProcessingResponse(response_trailers=trailers),
     }
-    return {reply: answer.SerializeToString() for reply, answer in answers.items()}
+    return {(reply.to, reply.of_request): answer.SerializeToString() for reply, answer in answers.items()}
 
 
 _CONTINUE = _continue_replies()
@@ -166,11 +165,11 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
     """One ProcessingResponse, serialised. `cluster_header` names the header that Envoy's route reads."""
     match reply:
         case Continue():
-            return _CONTINUE[reply]
+            return _CONTINUE[reply.to, reply.of_request]
         case Annotate():
             return _annotate(reply)
         case PassOn():
-            return _CONTINUE[Continue(reply.to)] if not reply.endpoints else _pass_on(reply)
+            return _CONTINUE[reply.to, True] if not reply.endpoints else _pass_on(reply)
         case RouteTo():
             return _route_to(reply, cluster_header)
         case Answer():
