@@ -60,7 +60,7 @@ class ShellCost:
     floor_s: float
     whole_s: float
     beyond_s: float  # median of the differences, turn by turn
-    collections: float  # of the garbage collector, in 1,000 requests
+    cyclic_objects: float  # that the garbage collector had to find: what is in no cycle goes by itself
     floor_held_bytes: float  # resident memory of one waiting stream
     whole_held_bytes: float
 
@@ -76,7 +76,7 @@ def shell_costs(instances: int, sizes: tuple[int, ...] = (4 * 1024,)) -> Iterato
 class _Usage:
     cpu_s: float
     resident_bytes: int
-    collections: int
+    cyclic_objects: int  # since the start
 
 
 async def _measured(size: int, instances: int, *ports: int) -> ShellCost:
@@ -85,17 +85,16 @@ async def _measured(size: int, instances: int, *ports: int) -> ShellCost:
     for client in both:
         await client.requests(_REQUESTS)
     costs: list[list[float]] = [[], []]
-    before = await whole.usage()
+    before = await whole.usage(b"yes")
     for _ in range(_TURNS):
         for each, client in zip(costs, both, strict=True):
             each.append(await client.cost_s(_REQUESTS))
-    collections = (await whole.usage()).collections - before.collections
+    cyclic_objects = ((await whole.usage(b"yes")).cyclic_objects - before.cyclic_objects) / (_TURNS * _REQUESTS)
     held = [await client.held_bytes(_HELD) for client in both]
     for client in both:
         await client.close()
     beyond_s = median(ours - theirs for theirs, ours in zip(*costs, strict=True))
-    per_1000 = collections * 1000 / (_TURNS * _REQUESTS)
-    return ShellCost(size, instances, median(costs[0]), median(costs[1]), beyond_s, per_1000, *held)
+    return ShellCost(size, instances, median(costs[0]), median(costs[1]), beyond_s, cyclic_objects, *held)
 
 
 class _Client:
@@ -110,8 +109,8 @@ class _Client:
         self._answers: dict[str, bytes] = {}  # by who answers
         self._replies: list[tuple[bytes, str]] = []  # to bodies, and who answers then
 
-    async def usage(self) -> _Usage:
-        return _Usage(**orjson.loads(await self._usage(b"")))
+    async def usage(self, looks_for_cycles: bytes = b"") -> _Usage:
+        return _Usage(**orjson.loads(await self._usage(looks_for_cycles)))
 
     async def cost_s(self, requests: int) -> float:
         """Processor seconds of one of so many requests."""
@@ -226,6 +225,8 @@ async def _whole(instances: int, control: Connection) -> None:
     service.add(*_USAGE, grpc.unary_unary_rpc_method_handler(_usage))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
+    gc.collect()
+    gc.freeze()  # as `serve` does
     reports = asyncio.create_task(_reports(router, instances))
     control.send(port)
     await asyncio.to_thread(control.recv)
@@ -253,15 +254,17 @@ def _add(server: grpc.aio.Server, method: tuple[str, str], handler: Any) -> None
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
 
 
-async def _usage(_request: bytes, _context: Any) -> bytes:
+async def _usage(looks_for_cycles: bytes, _context: Any) -> bytes:
     with open("/proc/self/statm") as statm:  # noqa: ASYNC230  (memory, not a disk)
         pages = int(statm.read().split()[1])
-    collected = sum(generation["collections"] for generation in gc.get_stats())
+    if looks_for_cycles:
+        gc.collect()
+    collected = sum(generation["collected"] for generation in gc.get_stats())
     return orjson.dumps(
         {
             "cpu_s": time.process_time(),
             "resident_bytes": pages * resource.getpagesize(),
-            "collections": collected,
+            "cyclic_objects": collected,
         }
     )
 
@@ -273,6 +276,6 @@ def readable(costs: list[ShellCost]) -> str:
         lines.append(
             f"{each.body_bytes // 1024:>6} KiB {each.instances:>9} {each.floor_s * 1e6:>6.0f} µs "
             f"{each.whole_s * 1e6:>6.0f} µs {each.beyond_s * 1e6:>6.0f} µs {each.floor_held_bytes / 1024:>8.1f} KiB "
-            f"{each.whole_held_bytes / 1024:>4.1f} KiB   {each.collections:.1f} collections in 1,000 requests"
+            f"{each.whole_held_bytes / 1024:>4.1f} KiB   {each.cyclic_objects:.1f} objects in cycles"
         )
     return "\n".join(lines)

@@ -31,11 +31,9 @@ def write_features(features: Features) -> bytes:
 
 def read_features(metadata: Any) -> Features | None:
     """Take them out of an entry's metadata, a map of namespaces; None if they are not there or not readable."""
-    if NAMESPACE not in metadata:
-        return None
-    fields = metadata[NAMESPACE].fields
-    text: bytes = fields[KEY].string_value.encode() if KEY in fields else b""
-    if not text.startswith(_LAYOUT):
+    told = metadata.get(NAMESPACE)
+    value = None if told is None else told.fields.get(KEY)
+    if value is None or not (text := value.string_value.encode()).startswith(_LAYOUT):
         return None  # written by another version of ours, or not by us
     try:
         return _decode(text[len(_LAYOUT) :])
