@@ -27,7 +27,8 @@ import orjson
 
 from extproc.adapters import wire
 from extproc.bench.envoy_messages import access_log, chosen, conversation, nothing_replies
-from extproc.bench.request_path import _body, bench_instance, bench_router
+from extproc.bench.request_path import BODY_BYTES, _body, bench_instance, bench_router
+from extproc.bench.shell_steps import Step, shell_steps
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
@@ -65,11 +66,22 @@ class ShellCost:
     whole_held_bytes: float
 
 
-def shell_costs(instances: int, sizes: tuple[int, ...] = (4 * 1024,)) -> Iterator[ShellCost]:
-    """Measure both for bodies of such sizes, with a fleet of that many instances."""
+@dataclass(frozen=True, slots=True)
+class ShellReport:
+    """Whole requests of each size, and the steps of the smallest."""
+
+    costs: tuple[ShellCost, ...]
+    steps: tuple[Step, ...]
+
+
+def shell_report(instances: int, rounds: int, sizes: tuple[int, ...] = BODY_BYTES[:2]) -> ShellReport:
+    """Measure bodies of such sizes with a fleet of that many instances, and the steps over `rounds` requests."""
+    costs = []
     for size in sizes:
         with _process("floor", instances) as floor_port, _process("whole", instances) as whole_port:
-            yield asyncio.run(_measured(size, instances, floor_port, whole_port))
+            costs.append(asyncio.run(_measured(size, instances, floor_port, whole_port)))
+    steps = shell_steps(bench_shell(bench_router(instances, time.monotonic())), rounds, sizes[0])
+    return ShellReport(tuple(costs), steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +281,16 @@ async def _usage(looks_for_cycles: bytes, _context: Any) -> bytes:
     )
 
 
-def readable(costs: list[ShellCost]) -> str:
-    """All of them as a table."""
-    lines = [f"{'body':>10} {'instances':>9} {'floor':>9} {'whole':>9} {'beyond':>9} {'held: floor':>12} {'whole':>8}"]
-    for each in costs:
+def readable(report: ShellReport) -> str:
+    """Two tables."""
+    lines = [
+        f"{'body':>10} {'instances':>9} {'floor':>9} {'whole':>9} {'beyond':>9}   held: {'floor':>6} {'whole':>13}"
+    ]
+    for each in report.costs:
         lines.append(
             f"{each.body_bytes // 1024:>6} KiB {each.instances:>9} {each.floor_s * 1e6:>6.0f} µs "
-            f"{each.whole_s * 1e6:>6.0f} µs {each.beyond_s * 1e6:>6.0f} µs {each.floor_held_bytes / 1024:>8.1f} KiB "
-            f"{each.whole_held_bytes / 1024:>4.1f} KiB   {each.cyclic_objects:.1f} objects in cycles"
+            f"{each.whole_s * 1e6:>6.0f} µs {each.beyond_s * 1e6:>6.0f} µs {each.floor_held_bytes / 1024:>9.1f} KiB "
+            f"{each.whole_held_bytes / 1024:>9.1f} KiB   {each.cyclic_objects:.1f} objects in cycles"
         )
+    lines += ["", *(f"{step.name:<22} {step.took_s * 1e6:>7.1f} µs" for step in report.steps)]
     return "\n".join(lines)

@@ -81,6 +81,8 @@ class Spread(Collector):
         for values, spread in self._spreads.items():
             family.add_metric(values, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.total)
             told = dict(zip(labels, values, strict=True))
+            if self._bounds[0] < 0:  # a family leaves it out together with the sum, which then is no counter
+                family.add_sample(f"{name}_count", told, sum(spread.counts))
             family.add_sample(f"{name}_created", told, spread.created_s)
         yield family
 
