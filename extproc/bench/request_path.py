@@ -92,11 +92,11 @@ def _begun(router: Router, mode: BodyMode = BodyMode.BUFFERED) -> Exchange:
     return exchange
 
 
-def bench_router(instances: int) -> Router:
-    """A router that knows so many instances."""
+def bench_router(instances: int, now: float = 0.0) -> Router:
+    """A router that knows so many instances since `now`."""
     router = Router()
     for number in range(instances):
-        router.take(router.fleet.apply(Published(instance=bench_instance(number)), 0.0))
+        router.take(router.fleet.apply(Published(instance=bench_instance(number)), now))
     return router
 
 

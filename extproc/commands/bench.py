@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
-        "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits "
+        "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits; "
+        "shell: the service's processor time beside a gRPC server that does nothing, and each of its steps "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -144,6 +145,13 @@ def _limits(args: argparse.Namespace) -> None:
         )
 
 
+def _shell(args: argparse.Namespace) -> None:
+    from extproc.bench.shell_cost import readable, shell_report
+
+    report = shell_report(args.instances, args.rounds)
+    return _print_json(report) if args.json else print(readable(report))
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -157,4 +165,5 @@ _REPORTS = {
     "push": _push,
     "replicas": _replicas,
     "limits": _limits,
+    "shell": _shell,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 
 from extproc.addresses import parse_endpoint
@@ -133,6 +134,10 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
+    from extproc.server.grpc_sockets import read_directly
+
+    read_directly(os.environ)  # before anything imports grpc
+
     import uvloop
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")

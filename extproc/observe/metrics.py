@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isnan
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -19,6 +19,7 @@ from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import RequestClass
+from extproc.observe.counts import Count, Spread
 from extproc.observe.limit_metrics import limit_metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -113,47 +114,47 @@ class Metrics:
 
     def routed(self, features: Features, took_s: float) -> None:
         """A request was sent to an instance; answering took `took_s`."""
-        self._requests.labels("routed", "").inc()
-        self._routed.labels(features.instance_key.partition("@")[0], features.model).inc()
-        self._believed.labels(features.model).inc(features.cached_tokens)
-        self._predicted.labels(features.model).observe(features.ttft_s)
-        self._decide.observe(took_s)
+        self._requests.add(("routed", ""))
+        self._routed.add((features.instance_key.partition("@")[0], features.model))
+        self._believed.add((features.model,), features.cached_tokens)
+        self._predicted.observe((features.model,), features.ttft_s)
+        self._decide.observe((), took_s)
 
     def chose_model(self, asked: str, model: str) -> None:
         """A request was sent to another model than the one that it names: a name of the operator's, or a fallback."""
-        self._chosen_models.labels(asked, model).inc()
+        self._chosen_models.add((asked, model))
 
     def answered(self, reason: str) -> None:
         """A request was answered in the engine's place: refused, or told what the router knows itself."""
-        self._requests.labels("answered", reason).inc()
+        self._requests.add(("answered", reason))
 
     def held(self, request_class: RequestClass, held_s: float, end: str) -> None:
         """A request was held for so long, and then let go or shed (`end`)."""
-        self._held.labels(request_class, end).observe(held_s)
+        self._held.observe((request_class, end), held_s)
 
     def shed(self, request_class: RequestClass, reason: Reason) -> None:
         """A request was refused since it would not have been served well."""
-        self._shed.labels(request_class, reason).inc()
+        self._shed.add((request_class, reason))
 
     def passed_on(self, reason: str) -> None:
         """A request was left to Envoy's own balancing."""
-        self._requests.labels("passed_on", reason).inc()
+        self._requests.add(("passed_on", reason))
 
     def finished(self, outcome: Outcome, served: Served | None) -> None:
         """A request has ended. `served`: the instance that answered, None if that is not known."""
         features = outcome.features
-        self._outcomes.labels(str(outcome.status), "true" if features else "false").inc()
+        self._outcomes.add((str(outcome.status), "true" if features else "false"))
         if outcome.attempts > 1:
-            self._retries.inc(outcome.attempts - 1)
+            self._retries.add((), outcome.attempts - 1)
         if features is None:
             return
         counts = (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens)
         for kind, count in zip(_TOKENS, counts, strict=True):
             if count is not None:
-                self._tokens.labels(kind, features.model).inc(count)
+                self._tokens.add((kind, features.model), count)
         if outcome.ttft_s is not None:
-            self._ttft.labels(features.model).observe(outcome.ttft_s)
-        self._duration.labels(features.model).observe(outcome.duration_s)
+            self._ttft.observe((features.model,), outcome.ttft_s)
+        self._duration.observe((features.model,), outcome.duration_s)
         if served is not None:
             errors = prediction_errors(outcome, served.key)
             self._compare(errors, *self._bounded(features.model, served.kind))
@@ -166,7 +167,7 @@ class Metrics:
             (self._cached_error, errors.cached_share),
         ):
             if value is not None:
-                histogram.labels(*labels).observe(value)
+                histogram.observe(labels, value)
 
     def _bounded(self, model: str, kind: str) -> tuple[str, str]:
         """Labels of a model on a kind of instance; all beyond the first `_MOST_KINDS` pairs are "other"."""
@@ -180,11 +181,15 @@ class Metrics:
         """The page that Prometheus scrapes, in its text format."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"extproc_{name}", text, labels, registry=self._registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Count:
+        count = Count(f"extproc_{name}", text, *labels)
+        self._registry.register(count)
+        return count
 
-    def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-        return Histogram(f"extproc_{name}", text, labels, buckets=tuple(buckets), registry=self._registry)
+    def _histogram(self, name: str, text: str, bounds: Iterable[float], *labels: str) -> Spread:
+        spread = Spread(f"extproc_{name}", text, bounds, *labels)
+        self._registry.register(spread)
+        return spread
 
 
 class _LiveGauges(Collector):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extproc.core.reasons.explanation import Explanation, Material, explain
-from extproc.core.reasons.measured import Measured, measured
+from extproc.core.reasons.measured import measured
 from extproc.core.values.outcome import Features, Outcome
 
 MOST_DECISIONS = 200
@@ -23,7 +23,7 @@ class _Kept:
     material: Material
     trace_id: str
     features: Features | None  # None: it went nowhere
-    outcome: Measured | None = None
+    outcome: Outcome | None = None
 
 
 class RecentDecisions:
@@ -55,14 +55,16 @@ class RecentDecisions:
         """Add what became of one. Another router's request may have the same id, but not the same features."""
         kept = self._kept.get(outcome.features.request_id) if outcome.features else None
         if kept is not None and kept.features == outcome.features:
-            kept.outcome = measured(outcome)
+            kept.outcome = outcome
 
     def explain(self, request_id: str) -> Explanation | None:
         """Explain the decision on a request by our id or Envoy's, or on the latest (`LAST`); None if it is not kept."""
         if request_id == LAST:
             request_id = next(reversed(self._kept), "")
         kept = self._kept.get(self._ids.get(request_id, request_id))
-        return None if kept is None else explain(kept.material, kept.trace_id, kept.outcome)
+        if kept is None:
+            return None
+        return explain(kept.material, kept.trace_id, None if kept.outcome is None else measured(kept.outcome))
 
     def _drop(self, request_id: str) -> None:
         kept = self._kept.pop(request_id, None)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,10 +20,10 @@ from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
 from extproc.server.siblings import Siblings
-from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
+from extproc.stream.errands import Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
-from extproc.stream.messages import Answer, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
+from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.patience import Wait
 from extproc.stream.rules import Rules
 
@@ -79,18 +79,19 @@ class ExtProc:
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
 
-    async def process(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def process(self, _messages: object, context: Any) -> None:
         """Answer the messages of one stream in turn.
 
         A message of another protocol ends it with INVALID_ARGUMENT; beyond `max_streams` it ends with
         RESOURCE_EXHAUSTED before its first message is looked at, after `leave` with UNAVAILABLE: Envoy asks another
         worker, or goes on without us. But where requests are held for want of room, none beyond may go past those: it
         is refused.
+
+        Messages are read from `context`: gRPC's iterator over them would hold a body until the engine answers.
         """
         shell = self._shell
         if self._leaving or self._open_streams >= shell.max_streams:
-            async for answer in self._beyond(stream, context):
-                yield answer
+            await self._beyond(context)
             return
         self._open_streams += 1
         self.idle.clear()
@@ -100,29 +101,21 @@ class ExtProc:
         assert call is not None
         self._calls.add(call)
         try:
-            async for data in stream:
+            while (data := await context.read()) is not grpc.aio.EOF:
                 began_s = shell.clock()
                 message = wire.decode_message(data, self._wanted)
-                step = await self._run(exchange, exchange.receive(message, began_s, shell.draw()))
+                step = exchange.receive(message, began_s, shell.draw())
                 answers_headers = isinstance(message, ResponseHeaders)
                 # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
                 del data, message
-                while isinstance(step, Hold | AwaitModel):
-                    waits_from_s = shell.clock()
-                    wait, more_time = exchange.wait(step, waits_from_s)
-                    self._waits(call, wait)
-                    if more_time is not None:
-                        yield wire.encode_reply(more_time, shell.cluster_header)
-                    result, now = await self._waited(wait), shell.clock()
-                    began_s += now - waits_from_s  # waiting is no part of what answering takes
-                    step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
-                self._noted(call, step)
+                if not isinstance(step, tuple):
+                    step, began_s = await self._resumed(exchange, step, began_s, call, context)
                 if answers_headers:
                     self._holding.stir()
                 answers = self._encoded(exchange, step, began_s)
                 del step
                 for answer in answers:
-                    yield answer
+                    await context.write(answer)
                 answer = b""
         except (wire.WireError, OutOfOrderError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -135,6 +128,24 @@ class ExtProc:
             self._calls.discard(call)
             self._held.discard(call)
             self._close(exchange, exchange_id)
+
+    async def _resumed(
+        self, exchange: Exchange, errand: Errand, began_s: float, call: asyncio.Task[Any], context: Any
+    ) -> tuple[Replies, float]:
+        """Run errands up to the replies. These come with `began_s`, later by the time that the request has waited."""
+        shell = self._shell
+        step = await self._run(exchange, errand)
+        while not isinstance(step, tuple):
+            waits_from_s = shell.clock()
+            wait, more_time = exchange.wait(step, waits_from_s)
+            self._waits(call, wait)
+            if more_time is not None:
+                await context.write(wire.encode_reply(more_time, shell.cluster_header))
+            result, now = await self._waited(wait), shell.clock()
+            began_s += now - waits_from_s  # waiting is no part of what answering takes
+            step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
+        self._noted(call, step)
+        return step, began_s
 
     async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Wait:
         """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
@@ -181,13 +192,13 @@ class ExtProc:
         if call in self._held and not any(isinstance(reply, Answer) for reply in replies):
             self._held.discard(call)
 
-    async def _beyond(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def _beyond(self, context: Any) -> None:
         """A stream that is not taken: refused if it would be held, else left to Envoy without being looked at."""
         shell = self._shell
         if self._leaving:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
         self.refused += 1
-        if self._admits and (data := await anext(stream, None)) is not None:
+        if self._admits and (data := await context.read()) is not grpc.aio.EOF:
             exchange = Exchange(shell.router, "", shell.rules)
             try:
                 answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
@@ -195,7 +206,7 @@ class ExtProc:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if answer is not None:
                 for encoded in self._encoded(exchange, (answer,), shell.clock()):
-                    yield encoded
+                    await context.write(encoded)
                 return
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 
@@ -203,6 +214,9 @@ class ExtProc:
         shell = self._shell
         for reply in replies:
             answer = wire.encode_reply(reply, shell.cluster_header)
+            if isinstance(reply, Continue):  # most of them: nothing has come of it
+                yield answer
+                continue
             shell.observer.replied(exchange, reply, shell.clock() - began_s)
             if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
                 shell.charges.handed_over(exchange.request.id)

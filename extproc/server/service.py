@@ -45,10 +45,10 @@ class Service:
         service, method = wire.EXT_PROC_METHOD
         self._ext_proc = ExtProc(shell)
         handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
-        self._add(service, method, handler)
+        self.add(service, method, handler)
         access_log = AccessLog(shell, self._ext_proc.holding.stir)
         service, method = wire.ACCESS_LOG_METHOD
-        self._add(
+        self.add(
             service,
             method,
             grpc.stream_unary_rpc_method_handler(access_log.stream_access_logs),
@@ -56,7 +56,8 @@ class Service:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
-    def _add(self, service: str, method: str, handler: Any) -> None:
+    def add(self, service: str, method: str, handler: Any) -> None:
+        """Answer one more method; before the start."""
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
 
     def bind(self, where: Endpoint, certificates: Certificates | None = None, access: Access = OWN_GROUP) -> int:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
+from msgspec import structs
+
 from extproc.api import errors
 from extproc.api.body import BodyError
 from extproc.api.renaming import renamed
@@ -152,7 +154,7 @@ class Course:
         request, head = choice.option.request, self._head
         reply = route_to(self._router, request, choice.decision, self._rules, in_header=head.gateway is not None)
         if receipt:
-            reply = replace(reply, features=replace(reply.features, charge=receipt))
+            reply = replace(reply, features=structs.replace(reply.features, charge=receipt))
         if request.model == self.plan.asked:
             return reply
         changed = renamed(head.endpoint, head.path, head.content_type, body, self.plan.asked, request.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import msgspec
 import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message, encode_reply
+from extproc.adapters.wire.features import read_features
 from extproc.core.values.outcome import Outcome
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
@@ -279,17 +281,40 @@ def test_a_count_that_is_not_finite_is_unknown_and_costs_no_other_entry(count: f
     assert outcomes[0].completion_tokens == 30
 
 
-def test_a_feature_without_a_value_is_no_error() -> None:
-    """Another filter may write into our namespace."""
+def test_what_others_write_into_our_namespace_is_no_error() -> None:
     entry = entry_with()
     entry.common_properties.metadata.filter_metadata["extproc"].fields["odd"].Clear()
+    assert [each.features for each in logged(entry)] == [FEATURES]
+
+
+@pytest.mark.parametrize("change", ["another layout", "number", "no JSON", "wrong type", "nothing"])
+def test_features_of_another_version_or_hand_are_no_error(change: str) -> None:
+    """Nor do they cost the entries beside them."""
+    entry = entry_with()
+    told = entry.common_properties.metadata.filter_metadata["extproc"]
+    layout, _, values = told["features"].partition(" ")
+    match change:
+        case "another layout":
+            told["features"] = f"{int(layout, 16) ^ 1:08x} {values}"
+        case "number":
+            told["features"] = 1.0
+        case "no JSON":
+            told["features"] = told["features"][:-1]
+        case "wrong type":
+            told["features"] = f"{layout} " + values.replace("100", '"many"', 1)
+        case "nothing":
+            told.Clear()
     assert [each.features for each in logged(entry, entry_with())] == [None, FEATURES]
 
 
-def test_features_of_another_version_are_no_error() -> None:
-    entry = entry_with()
-    entry.common_properties.metadata.filter_metadata["extproc"]["prompt_tokens"] = "many"
-    assert logged(entry)[0].features is None
+def test_features_keep_texts_of_any_script_and_length() -> None:
+    """A model's name may be long: then its lengths take more than one byte, each."""
+    for model in ("ein Modell mit Ä und 模型", "m" * 120, "m" * 20_000, 'a "quoted" \\ name'):
+        told = msgspec.structs.replace(FEATURES, model=model)
+        reply = RouteTo("pool", ("10.0.0.1:80",) * 200, told)
+        answer = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x"))
+        assert answer.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"].count("10.0.0.1:80") == 200
+        assert read_features({"extproc": answer.dynamic_metadata["extproc"]}) == told
 
 
 def test_more_headers_of_a_route_are_set_beside_the_cluster() -> None:

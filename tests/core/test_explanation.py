@@ -342,7 +342,7 @@ def finished(**changes: Any) -> Outcome:
     features = made.features(asked, chosen)
     of_features = {name: changes.pop(name) for name in ("stream", "choices") if name in changes}
     values: dict[str, Any] = {
-        "features": replace(features, ttft_s=0.5, tpot_s=0.01, cached_tokens=400, **of_features),
+        "features": msgspec.structs.replace(features, ttft_s=0.5, tpot_s=0.01, cached_tokens=400, **of_features),
         "address": "10.0.0.1:80", "status": 200, "flags": (), "attempts": 1, "duration_s": 2.6,
         "ttft_s": 0.6, "routing_s": 0.1, "prompt_tokens": 1000, "completion_tokens": 101, "cached_tokens": 500,
     }  # fmt: skip

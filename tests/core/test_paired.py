@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from extproc.core.eligibility.constraints import doubtful
@@ -388,7 +389,7 @@ def test_a_prompt_for_another_shows_that_its_engine_was_busy_then() -> None:
         alone.finish(speeds, each)
     (kind,) = speeds.kinds().values()
     base = measured_outcome(partner, started_s=1000.0, ttft_s=5.0)
-    pair = replace(features(instance_key=answers.key, prompt_tokens=1000), partner_key=partner.key)
+    pair = msgspec.structs.replace(features(instance_key=answers.key, prompt_tokens=1000), partner_key=partner.key)
     speeds.learn(replace(base, features=pair, address=answers.address), answers, None, 1010.0)
     before = kind.steps[0].samples
     speeds.learn(measured_outcome(partner, started_s=1001.0, ttft_s=0.1), partner, None, 1010.0)

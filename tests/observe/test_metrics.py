@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
+
 from extproc.core.reasons.measured import Served
 from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
@@ -21,7 +23,7 @@ def ended(**changes: object) -> Outcome:
     made, asked = router(instance("a")), request()
     chosen = made.choose(asked, 0.0, 0.0).chosen
     assert chosen is not None
-    features = replace(made.features(asked, chosen), ttft_s=1.0, tpot_s=0.01, cached_tokens=600)
+    features = msgspec.structs.replace(made.features(asked, chosen), ttft_s=1.0, tpot_s=0.01, cached_tokens=600)
     values = {
         "features": features, "address": "", "status": 200, "flags": (), "attempts": 1, "duration_s": 2.5,
         "ttft_s": 0.5, "routing_s": 0.0, "prompt_tokens": 1000, "completion_tokens": 101, "cached_tokens": 500,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from extproc.core.reasons.explanation import Material, material
 from extproc.core.router import Router
@@ -64,7 +65,8 @@ def test_an_outcome_of_another_routers_request_with_the_same_id_is_not_added() -
     known, features = decided(made, "1")
     recent.add(known, "", features)
     assert features is not None
-    for other in (None, replace(features, ttft_s=features.ttft_s + 1.0), replace(features, request_id="2")):
+    later = msgspec.structs.replace(features, ttft_s=features.ttft_s + 1.0)
+    for other in (None, later, msgspec.structs.replace(features, request_id="2")):
         recent.finish(outcome(other))
     told = recent.explain("1")
     assert told is not None

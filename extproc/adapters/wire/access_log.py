@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from envoy.data.accesslog.v3 import accesslog_pb2
@@ -27,7 +27,8 @@ def decode_access_log(data: bytes) -> list[Outcome | Attempt]:
         message = als_pb2.StreamAccessLogsMessage.FromString(data)
     except Exception as error:  # protobuf's DecodeError has no common home across its backends
         raise WireError(f"not a StreamAccessLogsMessage: {error}") from None
-    return [_entry(entry) for entry in message.http_logs.log_entry if not _is_early(entry)]
+    entries = [(entry, entry.common_properties) for entry in message.http_logs.log_entry]
+    return [_entry(entry, common) for entry, common in entries if common.access_log_type not in _EARLY]
 
 
 def access_log_answer() -> bytes:
@@ -35,22 +36,16 @@ def access_log_answer() -> bytes:
     return bytes(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
 
-def _is_early(entry: Any) -> bool:
-    """Whether its request goes on: an Envoy may be configured to write such entries too, and nothing has come of it."""
-    return entry.common_properties.access_log_type in _EARLY
+def _entry(entry: Any, common: Any) -> Outcome | Attempt:
+    attempted = common.custom_tags.get(_ATTEMPT_TAG)
+    return _outcome(entry, common) if attempted is None else _attempt(entry, common, attempted)
 
 
-def _entry(entry: Any) -> Outcome | Attempt:
-    attempted = entry.common_properties.custom_tags.get(_ATTEMPT_TAG)
-    return _outcome(entry) if attempted is None else _attempt(entry, attempted)
-
-
-def _attempt(entry: Any, address: str) -> Attempt:
-    common = entry.common_properties
+def _attempt(entry: Any, common: Any, address: str) -> Attempt:
     return Attempt(
         address=address,
         status=entry.response.response_code.value,
-        flags=tuple(_flags(common.response_flags)),
+        flags=_flags(common),
         retry_after_s=_whole_s(entry.response.response_headers.get("retry-after", "")),
         duration_s=_duration_s(common),
     )
@@ -61,23 +56,23 @@ def _whole_s(value: str) -> float | None:
     return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
 
 
-def _outcome(entry: Any) -> Outcome:
-    common = entry.common_properties
-    metadata = common.metadata.filter_metadata
+def _outcome(entry: Any, common: Any) -> Outcome:
+    metadata, tags = common.metadata.filter_metadata, common.custom_tags
     usage = metadata[_USAGE_NAMESPACE].fields if _USAGE_NAMESPACE in metadata else {}
+    start = common.start_time if common.HasField("start_time") else None
     return Outcome(
         features=read_features(metadata),
         address=_address(common.upstream_remote_address),
         status=entry.response.response_code.value,
-        flags=tuple(_flags(common.response_flags)),
+        flags=_flags(common),
         attempts=common.upstream_request_attempt_count,
         duration_s=_duration_s(common),
-        ttft_s=_tag_s(common.custom_tags.get("ttft_us")),
-        routing_s=_tag_s(common.custom_tags.get("dispatched_us")),
+        ttft_s=_tag_s(tags.get("ttft_us")),
+        routing_s=_tag_s(tags.get("dispatched_us")),
         prompt_tokens=_prompt_tokens(usage),
         completion_tokens=_first(usage, "completion_tokens", "output_tokens"),
         cached_tokens=_first(usage, "cached_tokens", "cache_read_tokens"),
-        started_s=common.start_time.seconds + common.start_time.nanos * 1e-9 if common.HasField("start_time") else None,
+        started_s=None if start is None else start.seconds + start.nanos * 1e-9,
     )
 
 
@@ -86,10 +81,10 @@ def _address(address: Any) -> str:
     return f"{socket.address}:{socket.port_value}" if socket.address else ""
 
 
-def _flags(flags: Any) -> Iterator[str]:
-    for field, value in flags.ListFields():
-        if value is True:
-            yield field.name
+def _flags(common: Any) -> tuple[str, ...]:
+    if not common.HasField("response_flags"):  # of most requests there are none
+        return ()
+    return tuple(field.name for field, value in common.response_flags.ListFields() if value is True)
 
 
 def _duration_s(common: Any) -> float:
@@ -116,7 +111,7 @@ def _first(usage: Mapping[str, Any], *names: str) -> int | None:
     What is not finite is none: Envoy reads a text such as "nan" as a number.
     """
     for name in names:
-        told = usage[name].number_value if name in usage and usage[name].HasField("number_value") else math.nan
-        if math.isfinite(told):
+        value = usage.get(name)
+        if value is not None and value.HasField("number_value") and math.isfinite(told := value.number_value):
             return int(told)
     return None

@@ -6,13 +6,15 @@ Replies that never differ are serialised once; the service sends and receives ra
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import lru_cache
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from extproc.adapters.wire.features import write_features
+from extproc.adapters.wire import plain
+from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
 from extproc.adapters.wire.wire_error import WireError
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
@@ -25,6 +27,7 @@ from extproc.stream.messages import (
     BodyMode,
     Continue,
     HandBack,
+    Headers,
     Message,
     MoreTime,
     PassOn,
@@ -44,6 +47,11 @@ _SERVED_KEY = "x-gateway-destination-endpoint-served"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _SUBSET_KEY = "x-gateway-destination-endpoint-subset"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+_METADATA = plain.tag_of(ext_proc.ProcessingResponse, "dynamic_metadata")
+_BALANCING, _OURS_TO_LOG = plain.key_of(ENDPOINTS_NAMESPACE), plain.key_of(NAMESPACE)
+_ENDPOINTS, _ALTERNATIVES = plain.key_of(ENDPOINTS_HEADER), plain.key_of(ALTERNATIVES_KEY)
+_FEATURES = plain.key_of(KEY)
 
 _OURS = (EXPLANATION_HEADER, MODEL_HEADER)  # of the answer: an engine cannot set them
 _EARLY = BodyMode.STREAMED_EARLY
@@ -82,14 +90,13 @@ def _request_headers(request: Any, wanted: Container[str]) -> RequestHeaders:
     method = path = ""
     kept: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
-        key = header.key
-        match key:
-            case ":method":
-                method = _value(header)
-            case ":path":
-                path = _value(header)
-            case _ if key in wanted:
-                kept[key] = _value(header)
+        key = header.key  # most are neither: they are told apart in the fewest steps
+        if key in wanted:
+            kept[key] = _value(header)
+        elif key == ":path":
+            path = _value(header)
+        elif key == ":method":
+            method = _value(header)
     last, subset = request.request_headers.end_of_stream, _subset(request.metadata_context.filter_metadata)
     if not request.HasField("protocol_config"):  # Envoys before 1.34 do not tell; BUFFERED fits too, but for trailers
         return RequestHeaders(method, path, last, kept, BodyMode.BUFFERED_PARTIAL, subset=subset)
@@ -136,7 +143,7 @@ def _value(header: Any) -> str:
     return raw.decode("utf-8", "replace") if raw else str(header.value)
 
 
-def _continue_replies() -> dict[Continue, bytes]:
+def _continue_replies() -> dict[tuple[type[Message], bool], bytes]:
     go_on, answer_on = ext_proc.HeadersResponse(), ext_proc.HeadersResponse()
     answer_on.response.header_mutation.remove_headers.extend(_OURS)
     body, trailers = ext_proc.BodyResponse(), ext_proc.TrailersResponse()
@@ -148,7 +155,7 @@ def _continue_replies() -> dict[Continue, bytes]:
         Continue(Trailers, True): ext_proc.ProcessingResponse(request_trailers=trailers),
         Continue(Trailers, False): ext_proc.ProcessingResponse(response_trailers=trailers),
     }
-    return {reply: answer.SerializeToString() for reply, answer in answers.items()}
+    return {(reply.to, reply.of_request): answer.SerializeToString() for reply, answer in answers.items()}
 
 
 _CONTINUE = _continue_replies()
@@ -158,11 +165,11 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
     """One ProcessingResponse, serialised. `cluster_header` names the header that Envoy's route reads."""
     match reply:
         case Continue():
-            return _CONTINUE[reply]
+            return _CONTINUE[reply.to, reply.of_request]
         case Annotate():
             return _annotate(reply)
         case PassOn():
-            return _CONTINUE[Continue(reply.to)] if not reply.endpoints else _pass_on(reply)
+            return _CONTINUE[reply.to, True] if not reply.endpoints else _pass_on(reply)
         case RouteTo():
             return _route_to(reply, cluster_header)
         case Answer():
@@ -207,35 +214,46 @@ def _annotate(reply: Annotate) -> bytes:
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
+    in_headers = reply.to is RequestHeaders
+    headers = ((cluster_header, reply.cluster), *reply.headers) if reply.cluster else reply.headers
+    if reply.path is None and reply.body is None:
+        changes = _headers_set(in_headers, headers)
+    else:
+        answer = ext_proc.ProcessingResponse()
+        common = _common(answer, in_headers)
+        for name, value in headers if reply.path is None else (*headers, (":path", reply.path)):
+            _set_header(common.header_mutation, name, value)
+        if reply.body is not None:
+            common.body_mutation.body = reply.body
+        changes = bytes(answer.SerializeToString())
+    endpoints, alternatives = ",".join(reply.endpoints).encode(), ",".join(reply.alternatives).encode()
+    told = plain.text(_ENDPOINTS, endpoints) + plain.text(_ALTERNATIVES, alternatives)
+    believed = plain.text(_FEATURES, write_features(reply.features))
+    return changes + plain.part(_METADATA, plain.struct(_BALANCING, told) + plain.struct(_OURS_TO_LOG, believed))
+
+
+@lru_cache(maxsize=1024)
+def _headers_set(in_headers: bool, headers: Headers) -> bytes:
+    """The part of a reply that sets the request's headers: mostly one of a few clusters."""
     answer = ext_proc.ProcessingResponse()
-    common = _common(answer, reply.to)
-    if reply.cluster:
-        _set_header(common.header_mutation, cluster_header, reply.cluster)
-    for name, value in reply.headers:
+    common = _common(answer, in_headers)
+    for name, value in headers:
         _set_header(common.header_mutation, name, value)
-    if reply.path is not None:
-        _set_header(common.header_mutation, ":path", reply.path)
-    if reply.body is not None:
-        common.body_mutation.body = reply.body
-    endpoints = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
-    endpoints[ENDPOINTS_HEADER].string_value = ",".join(reply.endpoints)
-    endpoints[ALTERNATIVES_KEY].string_value = ",".join(reply.alternatives)
-    write_features(answer.dynamic_metadata, reply.features)
     return bytes(answer.SerializeToString())
 
 
 def _pass_on(reply: PassOn) -> bytes:
     answer = ext_proc.ProcessingResponse()
     endpoints = ",".join(reply.endpoints)
-    _set_header(_common(answer, reply.to).header_mutation, ENDPOINTS_HEADER, endpoints)
+    _set_header(_common(answer, reply.to is RequestHeaders).header_mutation, ENDPOINTS_HEADER, endpoints)
     told = answer.dynamic_metadata.fields[ENDPOINTS_NAMESPACE].struct_value.fields
     told[ENDPOINTS_HEADER].string_value = endpoints
     return bytes(answer.SerializeToString())
 
 
-def _common(answer: Any, to: type[Message]) -> Any:
+def _common(answer: Any, in_headers: bool) -> Any:
     """The part of a reply that changes the request; Envoy looks for its route anew."""
-    common = (answer.request_headers if to is RequestHeaders else answer.request_body).response
+    common = (answer.request_headers if in_headers else answer.request_body).response
     common.clear_route_cache = True  # without it Envoy keeps the route chosen before the header existed
     return common
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
+
+import numpy as np
 
 from extproc.core.tokens.token_counts import COUNT_NAMES, Counts, count_classes
 
@@ -40,7 +41,8 @@ _PRIOR: dict[str, tuple[float, float]] = {
     "other": (0.45, 0.3),
 }
 _PRIOR_WEIGHTS = tuple(_PRIOR[name][0] for name in COUNT_NAMES)
-_PRIOR_VARIANCES = tuple(_PRIOR[name][1] ** 2 for name in COUNT_NAMES)
+_MOST_VARIANCES = np.array([_PRIOR[name][1] ** 2 for name in COUNT_NAMES])
+_GROWTH = _MOST_VARIANCES / _MEMORY_REQUESTS  # of each variance, with every request
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,9 @@ class _Calibration:
     """
 
     def __init__(self) -> None:
-        size = len(_PRIOR_WEIGHTS)
-        self._weights = list(_PRIOR_WEIGHTS)
-        self._covariance = [[_PRIOR_VARIANCES[i] if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._weights = list(_PRIOR_WEIGHTS)  # no array: an estimate multiplies them by as few whole numbers
+        self._covariance = np.diag(_MOST_VARIANCES)
+        self._variances = self._covariance.reshape(-1)[:: len(_PRIOR_WEIGHTS) + 1]  # its diagonal, to be written to
         self._errors = list(_PRIOR_ERRORS)
         self._samples = [0] * len(_PRIOR_ERRORS)
 
@@ -141,25 +143,18 @@ class _Calibration:
 
     def _forget(self) -> None:
         """Grow each weight's variance a little, up to its prior's; row and column are scaled alike."""
-        for i, prior in enumerate(_PRIOR_VARIANCES):
-            row = self._covariance[i]
-            row[i] += prior / _MEMORY_REQUESTS
-            if row[i] > prior:
-                factor = math.sqrt(prior / row[i])
-                for j in range(len(row)):
-                    row[j] *= factor
-                    self._covariance[j][i] *= factor
+        self._variances += _GROWTH
+        scale = np.sqrt(np.minimum(1.0, _MOST_VARIANCES / self._variances))
+        self._covariance *= scale
+        self._covariance *= scale[:, None]
 
     def _correct(self, regressors: list[float], surprise: float, scale_tokens: float) -> None:
         """Kalman update of weights and covariance; weights stay at or above zero."""
-        projected = [sum(map(mul, row, regressors)) for row in self._covariance]
-        variance = sum(map(mul, projected, regressors)) + _noise_variance(scale_tokens)
-        for i, share in enumerate(projected):
-            gain = share / variance
-            self._weights[i] = max(0.0, self._weights[i] + gain * surprise)
-            row = self._covariance[i]
-            for j, other in enumerate(projected):
-                row[j] -= gain * other
+        measured = np.array(regressors)
+        projected = self._covariance @ measured
+        gain = projected / (projected @ measured + _noise_variance(scale_tokens))
+        self._weights = np.maximum(0.0, self._weights + gain * surprise).tolist()
+        self._covariance -= gain[:, None] * projected
 
 
 def _noise_variance(tokens: float) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
+import msgspec
 import pytest
 
 from extproc.core.limits.charge import Receipt, State, Verdict, refund, settlement, whole_seconds
@@ -14,7 +14,7 @@ from extproc.core.values.outcome import Features, Outcome
 from tests.core.builders import features
 
 RECEIPT = Receipt(1500, 1_800_000_000_123_456, "acme", "a model with spaces")
-CHARGED = replace(features(), charge=RECEIPT.text(), tenant="acme", prompt_tokens=1000, output_tokens=500)
+CHARGED = features(charge=RECEIPT.text(), tenant="acme", prompt_tokens=1000, output_tokens=500)
 
 
 def outcome(of: Features | None, **told: Any) -> Outcome:
@@ -76,7 +76,7 @@ def test_a_charge_is_settled_with_what_was_used(told: dict[str, object], change_
 
 def test_what_was_not_charged_is_not_settled() -> None:
     """No limit of tokens held for it, or it passed without a decision."""
-    assert settlement(outcome(replace(CHARGED, charge=""))) is None
+    assert settlement(outcome(msgspec.structs.replace(CHARGED, charge=""))) is None
     assert settlement(outcome(None)) is None
 
 
