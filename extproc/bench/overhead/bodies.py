@@ -51,7 +51,7 @@ def forms(body_bytes: int, seed: int, *, held: bool = False) -> Sequence[Form]:
 
 def _form(chance: random.Random, system: str, body_bytes: int, number: int, held: bool) -> Form:
     streamed = number % 2 == 1
-    rest = max(0, body_bytes - len(system.encode()) - 400)
+    rest = max(0, body_bytes - len(system.encode()) - 300)
     turns = max(1, min(16, rest // 1024))
     messages = [{"role": "system", "content": system}]
     for turn in range(turns):
@@ -69,10 +69,21 @@ def _form(chance: random.Random, system: str, body_bytes: int, number: int, held
 
 
 def _text(chance: random.Random, size_bytes: int) -> str:
-    """Words up to that many bytes, in paragraphs."""
-    words, left = [], size_bytes
+    """Sentences up to about that many bytes, in paragraphs."""
+    sentences, left = [], size_bytes
     while left > 0:
-        word = chance.choice(_WORDS) + ("\n\n" if chance.random() < 0.02 else " ")
-        words.append(word)
-        left -= len(word.encode())
-    return "".join(words)
+        sentence = chance.choice(_SENTENCES)
+        sentences.append(sentence)
+        left -= len(sentence.encode())
+    return "".join(sentences)
+
+
+def _sentences() -> list[str]:
+    chance = random.Random(0)
+    return [
+        " ".join(chance.choices(_WORDS, k=chance.randint(4, 24))) + chance.choice((". ", "? ", ".\n\n"))
+        for _ in range(1000)
+    ]
+
+
+_SENTENCES = _sentences()

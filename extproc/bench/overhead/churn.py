@@ -35,7 +35,8 @@ async def churn(redis_url: str, fleet: str, instances: int, port: int) -> None:
         members = [instance(number, port) for number in range(instances)]
         for member in members:
             await registry.publish(member)
-        print(READY, flush=True)
+        sys.stdout.write(f"{READY}\n")
+        sys.stdout.flush()
         log = KvLog(registry.link, registry.base)
         async with asyncio.TaskGroup() as group:
             group.create_task(_tell_state(registry, members))

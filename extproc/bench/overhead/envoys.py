@@ -18,8 +18,14 @@ ECHO_HEADER = "x-bench-cluster"  # of the answer: where the decision sent the re
 HOLD_S = 600
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _USAGE = '"usage":{"prompt_tokens":1000,"completion_tokens":2,"total_tokens":1002}'
-_JSON = '{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"ok"}}],' + _USAGE + "}"
-_EVENTS = 'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\ndata: {"choices":[],' + _USAGE + "}\n\ndata: [DONE]\n\n"
+_JSON = (
+    '{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"ok"}}],' + _USAGE + "}"
+)
+_EVENTS = (
+    'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\ndata: {"choices":[],'
+    + _USAGE
+    + "}\n\ndata: [DONE]\n\n"
+)
 
 
 def asking(listen_port: int, upstream_port: int, instances: int, sockets: Sequence[Path]) -> dict[str, Any]:
@@ -45,9 +51,9 @@ def asking_only(listen_port: int, upstream_port: int, instances: int, sockets: S
     return values
 
 
-def alone(listen_port: int, upstream_port: int, instances: int) -> dict[str, Any]:
+def alone(listen_port: int, upstream_port: int, instances: int, sockets: Sequence[Path]) -> dict[str, Any]:
     """The same without any service: everything takes the route of what comes without a decision."""
-    values = asking_only(listen_port, upstream_port, instances, [Path("/none")])
+    values = asking_only(listen_port, upstream_port, instances, sockets)
     manager, resources = _manager(values), values["static_resources"]
     manager["http_filters"] = [each for each in manager["http_filters"] if each["name"] != EXT_PROC_FILTER]
     for host in manager["route_config"]["virtual_hosts"]:
@@ -107,5 +113,7 @@ def _answer(match: dict[str, Any], body: str, content_type: str) -> dict[str, An
 
 
 def _manager(values: dict[str, Any]) -> dict[str, Any]:
-    manager: dict[str, Any] = values["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    manager: dict[str, Any] = values["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0][
+        "typed_config"
+    ]
     return manager

@@ -6,7 +6,6 @@ real one; every reply is serialised once; messages are parsed to know their kind
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -47,7 +46,10 @@ async def process(stream: AsyncIterator[Any], _context: Any) -> AsyncIterator[by
 
 async def serve(where: str) -> None:
     """Serve until killed."""
-    limits = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.http2.min_ping_interval_without_data_ms", 0)]
+    limits = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.http2.min_ping_interval_without_data_ms", 0),
+    ]
     server = grpc.aio.server(options=[*limits, ("grpc.http2.max_ping_strikes", 0)])
     handler = grpc.stream_stream_rpc_method_handler(
         process, request_deserializer=messages.ProcessingRequest.FromString, response_serializer=None
@@ -59,7 +61,8 @@ async def serve(where: str) -> None:
     server.add_insecure_port(where)
     await server.start()
     await checks.set("", health_pb2.HealthCheckResponse.SERVING)
-    print(READY, flush=True)
+    sys.stdout.write(f"{READY}\n")
+    sys.stdout.flush()
     await server.wait_for_termination()
 
 

@@ -1,8 +1,8 @@
 """A process that sends requests and times their answers, by rounds that it is told of on its standard input.
 
 Each line is a `Round` as JSON, and is answered by a line with its `Answers`. Open loop: each request has a time when it
-is due, by a Poisson process, and its latency counts from then on, whenever it could be sent; how late it was sent is told
-too. Closed loop: so many clients send their next request when they have the answer to the last.
+is due, by a Poisson process, and its latency counts from then on, whenever it could be sent; how late it was sent is
+told too. Closed loop: so many clients send their next request when they have the answer to the last.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     late_s: list[float]  # open loop: how long after it was due each was sent, ascending
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True):
+class Hold(msgspec.Struct, frozen=True):
     """Open so many requests that are not answered, and keep them until the next line."""
 
     port: int
@@ -178,7 +178,7 @@ class _Run:
     def __init__(self, what: Round, made: list[Form], idle: deque[Client]) -> None:
         self._what, self._made, self._idle = what, made, idle
         self._loop = asyncio.get_running_loop()
-        self._open = {client for client in idle}
+        self._open = set(idle)
         self._waiting: deque[float] = deque()  # due, and no connection was free
         self._under_way = 0
         self._connecting = 0
@@ -351,7 +351,9 @@ class Load:
         for number in range(what.hold):
             await asyncio.sleep(max(0.0, began_s + number / what.rate_rps - time.monotonic()))
             _, client = await loop.create_connection(
-                lambda: Client(lambda _client, wrong: ended.update([wrong or "answered"]), False), "127.0.0.1", what.port
+                lambda: Client(lambda _client, wrong: ended.update([wrong or "answered"]), False),
+                "127.0.0.1",
+                what.port,
             )
             client.send(made[number % len(made)].numbered(number), 0.0)
             self._held.append(client)
