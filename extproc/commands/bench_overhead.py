@@ -39,6 +39,13 @@ def add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seconds", type=seconds, metavar="S", help="of each round of each way (default: 2; with --quick 0.8)")
     add(
+        "--clients",
+        type=count,
+        default=16,
+        metavar="N",
+        help="of each worker, where the rate is 'max': each waits for its answer before it asks again (default: 16)",
+    )
+    add(
         "--streams",
         type=count,
         default=0,
@@ -73,18 +80,19 @@ def run_overhead(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from extproc.bench.overhead.plan import plan, quick_plan
+    from extproc.bench.overhead.plan import Wishes, plan, quick_plan
 
-    make = quick_plan if args.quick else plan
-    return make(
-        args.body_bytes or (),
-        args.instances or (),
-        args.workers or (),
-        args.rate or (),
-        args.seconds,
-        args.rounds,
-        args.streams,
+    wishes = Wishes(
+        body_bytes=args.body_bytes or (),
+        instances=args.instances or (),
+        workers=args.workers or (),
+        rates_rps=args.rate or (),
+        seconds=args.seconds,
+        rounds=args.rounds,
+        clients=args.clients,
+        streams=args.streams,
     )
+    return (quick_plan if args.quick else plan)(wishes)
 
 
 def several(one: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]:

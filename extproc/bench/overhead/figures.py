@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +25,17 @@ class Spent:
     late_s: Sequence[float]  # how long after it was due each was sent, ascending; empty in a closed loop
     service_s: float
     envoy_s: float
+    wall_s: float  # over which these were counted
 
     @property
     def service_us(self) -> float | None:
         """Processor time of the service for each request that was answered well; None without any."""
         return self.service_s / len(self.latencies_s) * 1e6 if self.latencies_s else None
+
+    def own_us(self, background_share: float) -> float | None:
+        """The same but for what the service uses while nobody asks, a share of a core."""
+        spent_s = self.service_s - background_share * self.wall_s
+        return spent_s / len(self.latencies_s) * 1e6 if self.latencies_s else None
 
     @property
     def envoy_us(self) -> float | None:
@@ -54,62 +60,69 @@ class Found:
     cell: Cell
     rounds: dict[str, list[Spent]]
     failed: list[str] = field(default_factory=list)  # rounds that could not be made at all, and why
-    background_us_per_s: dict[str, float] = field(default_factory=dict)  # processor time while nobody asks
+    idle: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # seconds while others were asked, and CPU
+
+    def background_share(self, name: str) -> float:
+        """Share of a core that a service uses while nobody asks it: what follows the fleet's state, mostly."""
+        spans = self.idle.get(name, ())
+        wall_s = sum(span_s for span_s, _ in spans)
+        return sum(used_s for _, used_s in spans) / wall_s if wall_s else 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it is printed."""
         cell = self.cell
-        ways = {name: _summary(self.rounds.get(name, ()), self.background_us_per_s.get(name, 0.0)) for name in WAYS}
-        if ways[ALONE]["cpu_us_per_request"] is not None:
-            ways[ALONE]["cpu_us_per_request"] = 0.0
         return {
             "body_bytes": cell.body_bytes,
             "instances": cell.instances,
             "workers": cell.workers,
             "rate_rps": cell.rate_rps,
-            **ways,
-            "over_floor": over_floor(self.rounds.get(FLOOR, ()), self.rounds.get(OURS, ())),
+            **{name: self._summary(name) for name in WAYS},
+            "over_floor": self._over_floor(),
             "rounds": max(map(len, self.rounds.values()), default=0),
             "failed_rounds": self.failed,
         }
 
+    def _summary(self, name: str) -> dict[str, Any]:
+        rounds, background = self.rounds.get(name, []), self.background_share(name)
+        errors = sum((Counter(spent.errors) for spent in rounds), Counter[str]())
+        every = sorted(latency_s for spent in rounds for latency_s in spent.latencies_s)
+        return {
+            "cpu_us_per_request": middle([spent.service_us for spent in rounds]),
+            "envoy_cpu_us_per_request": middle([spent.envoy_us for spent in rounds]),
+            "p50_s": middle([spent.p50_s for spent in rounds]),
+            "p99_s": middle([spent.p99_s for spent in rounds]),
+            "p999_s": percentile(every, 0.999),
+            "rps": middle([len(spent.latencies_s) / spent.elapsed_s for spent in rounds]) or 0.0,
+            "errors": errors.total(),
+            "errors_by_kind": dict(errors),
+            "requests": sum(spent.sent for spent in rounds),
+            "late_p99_s": percentile(sorted(late_s for spent in rounds for late_s in spent.late_s), 0.99),
+            "background_cpu_us_per_s": background * 1e6,
+            "own_cpu_us_per_request": middle([spent.own_us(background) for spent in rounds]),
+        }
 
-def over_floor(floor: Sequence[Spent], ours: Sequence[Spent]) -> dict[str, float | None]:
-    """Medians of what each round has beyond the floor's of the same number."""
-
-    def beyond(figure: Callable[[Spent], float | None]) -> list[float | None]:
-        pairs = [(figure(low), figure(high)) for low, high in zip(floor, ours, strict=False)]
-        return [None if low is None or high is None else high - low for low, high in pairs]
-
-    ratios = [
-        high.service_us / low.service_us
-        for low, high in zip(floor, ours, strict=False)
-        if low.service_us and high.service_us is not None
-    ]
-    return {
-        "cpu_ratio": middle(ratios),
-        "cpu_us_per_request": middle(beyond(lambda spent: spent.service_us)),
-        "p50_s": middle(beyond(lambda spent: spent.p50_s)),
-        "p99_s": middle(beyond(lambda spent: spent.p99_s)),
-    }
+    def _over_floor(self) -> dict[str, float | None]:
+        """Medians of what each round of ours has beyond the floor's of the same number."""
+        pairs = list(zip(self.rounds.get(FLOOR, ()), self.rounds.get(OURS, ()), strict=False))
+        floor_share, our_share = self.background_share(FLOOR), self.background_share(OURS)
+        cpu_us = [(low.service_us, high.service_us) for low, high in pairs]
+        own_us = [(low.own_us(floor_share), high.own_us(our_share)) for low, high in pairs]
+        return {
+            "cpu_ratio": middle(_ratios(cpu_us)),
+            "cpu_us_per_request": middle(_differences(cpu_us)),
+            "own_cpu_ratio": middle(_ratios(own_us)),
+            "own_cpu_us_per_request": middle(_differences(own_us)),
+            "p50_s": middle(_differences([(low.p50_s, high.p50_s) for low, high in pairs])),
+            "p99_s": middle(_differences([(low.p99_s, high.p99_s) for low, high in pairs])),
+        }
 
 
-def _summary(rounds: Sequence[Spent], background_us_per_s: float) -> dict[str, Any]:
-    errors = sum((Counter(spent.errors) for spent in rounds), Counter[str]())
-    every = sorted(latency_s for spent in rounds for latency_s in spent.latencies_s)
-    return {
-        "cpu_us_per_request": middle([spent.service_us for spent in rounds]),
-        "envoy_cpu_us_per_request": middle([spent.envoy_us for spent in rounds]),
-        "p50_s": middle([spent.p50_s for spent in rounds]),
-        "p99_s": middle([spent.p99_s for spent in rounds]),
-        "p999_s": percentile(every, 0.999),
-        "rps": middle([len(spent.latencies_s) / spent.elapsed_s for spent in rounds]) or 0.0,
-        "errors": errors.total(),
-        "errors_by_kind": dict(errors),
-        "requests": sum(spent.sent for spent in rounds),
-        "late_p99_s": percentile(sorted(late_s for spent in rounds for late_s in spent.late_s), 0.99),
-        "background_cpu_us_per_s": background_us_per_s,
-    }
+def _ratios(pairs: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
+    return [high / low if low and high is not None else None for low, high in pairs]
+
+
+def _differences(pairs: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
+    return [None if low is None or high is None else high - low for low, high in pairs]
 
 
 def percentile(ranked: Sequence[float], share: float) -> float | None:

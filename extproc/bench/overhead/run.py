@@ -20,8 +20,6 @@ from extproc.bench.overhead.stand import Stand, standing
 from extproc.demo.stack import HOST, free_port
 from extproc.errors import ProcessError
 
-_IDLE_S = 1.0
-_CLIENTS = 16  # of a closed loop, for each worker
 _OPENED_PER_S = 250.0
 _FILES = 65_536
 
@@ -82,13 +80,10 @@ async def _measured(
 
 async def _all_cells(stand: Stand, cells: Sequence[Cell], plan: Plan, say: Callable[[str], None]) -> list[Found]:
     found, began_s = list[Found](), asyncio.get_running_loop().time()
-    background = await _background(stand)
     for number, cell in enumerate(cells, start=1):
         say(f"{cell.body_bytes} bytes, {'as fast as it goes' if cell.rate_rps is None else f'{cell.rate_rps:g}/s'}")
         until_s = math.inf if plan.within_s is None else began_s + plan.within_s * number / len(cells)
-        result = await measure(stand, cell, plan, until_s)
-        result.background_us_per_s = background
-        found.append(result)
+        found.append(await measure(stand, cell, plan, until_s))
     return found
 
 
@@ -97,28 +92,35 @@ async def measure(stand: Stand, cell: Cell, plan: Plan, until_s: float = math.in
 
     No further round is begun after `until_s` of the loop's clock, if there is one that counts.
     """
-    found, clock = Found(cell, {name: [] for name in stand.ways}), asyncio.get_running_loop().time
-    wish = {"body_bytes": cell.body_bytes, "rate_rps": cell.rate_rps, "clients": _CLIENTS * cell.workers}
+    found = Found(cell, {name: [] for name in stand.ways}, idle={name: [] for name in stand.ways})
     for number in range(plan.rounds + 1):
-        if number > 1 and clock() > until_s:
+        if number > 1 and asyncio.get_running_loop().time() > until_s:
             break
-        seconds = plan.seconds if number else plan.warm_up_s
         for name in stand.ways:
             try:
-                spent = await stand.round(name, {**wish, "seconds": seconds, "seed": number})
+                await _one_round(stand, name, number, found, plan)
             except ProcessError as error:
                 found.failed.append(f"round {number} of {name}: {error}")
-                continue
-            if number:
-                found.rounds[name].append(spent)
     return found
 
 
-async def _background(stand: Stand) -> dict[str, float]:
-    """Processor time in µs of each service while nobody asks, a second."""
-    before = stand.service_cpu_s()
-    await asyncio.sleep(_IDLE_S)
-    return {name: (after - before[name]) / _IDLE_S * 1e6 for name, after in stand.service_cpu_s().items()}
+async def _one_round(stand: Stand, name: str, number: int, found: Found, plan: Plan) -> None:
+    """Round 0 is the warm-up."""
+    before = stand.cpu_of_others_s(name)
+    spent = await stand.round(
+        name,
+        {
+            "body_bytes": found.cell.body_bytes,
+            "rate_rps": found.cell.rate_rps,
+            "clients": plan.clients * found.cell.workers,
+            "seconds": plan.seconds if number else plan.warm_up_s,
+            "seed": number,
+        },
+    )
+    if number:
+        found.rounds[name].append(spent)
+        for other, used_s in stand.cpu_of_others_s(name).items():
+            found.idle[other].append((spent.wall_s, used_s - before[other]))
 
 
 async def _held(stand: Stand, plan: Plan, instances: int, workers: int) -> dict[str, Any]:

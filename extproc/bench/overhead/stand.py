@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,15 +45,15 @@ class Stand:
     ways: dict[str, Way]
     generator: Generator
 
-    def service_cpu_s(self) -> dict[str, float]:
-        """Processor seconds that each service has used so far."""
-        return {name: cpu_s(way.service_pids()) for name, way in self.ways.items()}
+    def cpu_of_others_s(self, name: str) -> dict[str, float]:
+        """Processor seconds that the services of the other ways have used so far."""
+        return {other: cpu_s(way.service_pids()) for other, way in self.ways.items() if other != name}
 
     async def round(self, name: str, what: dict[str, Any]) -> Spent:
         """Send a round one way; `what` has the fields of a `Round`. Raises ProcessError."""
         way = self.ways[name]
         pids, envoy = way.service_pids(), [way.envoy.process.pid]
-        service_s, envoy_s = cpu_s(pids), cpu_s(envoy)
+        began_s, service_s, envoy_s = time.monotonic(), cpu_s(pids), cpu_s(envoy)
         answers = await self.generator.run(Round(port=way.port, decided=bool(way.services), **what))
         await asyncio.sleep(_SETTLE_S)
         return Spent(
@@ -63,6 +64,7 @@ class Stand:
             answers.late_s,
             cpu_s(pids) - service_s,
             cpu_s(envoy) - envoy_s,
+            time.monotonic() - began_s,
         )
 
     async def hold(self, name: str, streams: int, body_bytes: int, rate_rps: float) -> tuple[dict[str, int], int, int]:

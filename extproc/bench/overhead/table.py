@@ -14,7 +14,7 @@ _LATE_S = 0.005
 _LOST_SHARE = 0.01
 _HEADS = (
     *("body", "instances", "workers", "requests/s"),
-    *("floor CPU", "extproc CPU", "ratio", "more"),
+    *("floor CPU", "extproc CPU", "ratio", "more", "unasked"),
     *("Envoy alone", "with floor", "with extproc"),
     *("p50 more", "p99 more", "extproc p50", "p99", "p99.9", "answered/s", "errors"),
 )
@@ -49,6 +49,7 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from table_lines([_HEADS, *map(_row, report["cells"])], right=_HEADS)
     yield ""
     yield "CPU: of the service, and of Envoy, for each request that was answered well; more: beyond the floor, in pairs"
+    yield "unasked: CPU of extproc while nobody asks, part of the above; latencies and answered/s are extproc's"
     yield from _against_targets(report)
     yield from _cautions(report["cells"])
 
@@ -64,6 +65,7 @@ def _row(cell: Mapping[str, Any]) -> Sequence[str]:
         _us(ours["cpu_us_per_request"]),
         _shown(over["cpu_ratio"], 1.0, ".2f", ""),
         _us(over["cpu_us_per_request"]),
+        f"{ours['background_cpu_us_per_s'] / 1e3:.0f} ms/s",
         *(_us(way["envoy_cpu_us_per_request"]) for way in (alone, floor, ours)),
         *(_ms(over[key]) for key in ("p50_s", "p99_s")),
         *(_ms(ours[key]) for key in ("p50_s", "p99_s", "p999_s")),
