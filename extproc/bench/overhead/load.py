@@ -309,7 +309,7 @@ class _Run:
         what = self._what
         if what.rate_rps is None:
             if now_s < self._until_s and (what.max_requests is None or self._sent < what.max_requests):
-                self._loop.call_soon(lambda: self._ask(time.monotonic()))
+                self._ask(time.monotonic())
                 return
             self._all_due = True
         self._look()
@@ -359,6 +359,12 @@ class Load:
             self._held.append(client)
         await asyncio.sleep(1.0)
         return dict(ended)
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for client in [*self._held, *(client for idle in self._idle.values() for client in idle)]:
+            client.busy = False
+            client.close()
 
     def _forms(self, body_bytes: int, *, held: bool) -> list[Form]:
         key = (body_bytes, held)

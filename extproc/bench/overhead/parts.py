@@ -62,7 +62,7 @@ class Parts:
         flags += ["--redis-url", redis_url, "--fleet", fleet]
         flags += ["--workers", str(self.workers)] if self.workers > 1 else []
         child = await self.processes.start("serve", *serve, *flags)
-        await wait_for_line(child, "(?s)" + ".*".join(["serving ext_proc on"] * self.workers), READY_S)
+        await wait_for_line(child, "workers serve" if self.workers > 1 else "serving ext_proc on", READY_S)
         return child
 
     async def _module(self, name: str, module: str, *arguments: str) -> Child:

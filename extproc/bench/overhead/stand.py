@@ -21,6 +21,7 @@ from extproc.demo.stack import free_port
 from extproc.errors import ConfigError, ProcessError
 
 _FLEET = "bench"
+_UPSTREAM = "upstream"
 _SETTLE_S = 0.15  # access log entries come up to 50 ms after their requests
 _VALUES = {ALONE: envoys.alone, FLOOR: envoys.asking_only, OURS: envoys.asking}
 
@@ -90,19 +91,27 @@ async def standing(
     except ProcessError as error:
         raise ConfigError(str(error)) from None
     async with Processes(directory) as processes, generating() as generator:
-        parts, stand = Parts(processes, program, directory, workers), Stand({}, generator)
-        upstream_port, fleet = free_port(), f"{_FLEET}-{instances}-{workers}"
-        await parts.envoy("upstream", envoys.upstream(upstream_port))
-        await parts.churn(redis_url, fleet, instances, upstream_port)
-        for name in ways:
-            services = list[Child]()
+        parts = Parts(processes, program, directory, workers)
+        ports = {name: free_port() for name in (*ways, _UPSTREAM)}
+        fleet = f"{_FLEET}-{instances}-{workers}"
+
+        async def services(name: str) -> Sequence[Child]:
             if name == FLOOR:
-                services = await parts.floors()
-            elif name == OURS:
-                services = [await parts.service(serve, redis_url, fleet)]
-            port = free_port()
-            values = _VALUES[name](port, upstream_port, instances, parts.sockets(name))
-            stand.ways[name] = Way(port, await parts.envoy(name, values), services)
+                return await parts.floors()
+            if name == OURS:
+                await parts.churn(redis_url, fleet, instances, ports[_UPSTREAM])
+                return [await parts.service(serve, redis_url, fleet)]
+            return ()
+
+        async def way(name: str) -> Way:
+            values = _VALUES[name](ports[name], ports[_UPSTREAM], instances, parts.sockets(name))
+            started, envoy = await asyncio.gather(services(name), parts.envoy(name, values))
+            return Way(ports[name], envoy, started)
+
+        upstream = parts.envoy(_UPSTREAM, envoys.upstream(ports[_UPSTREAM]))
+        _, running = await asyncio.gather(upstream, asyncio.gather(*map(way, ways)))
+        stand = Stand(dict(zip(ways, running, strict=True)), generator)
+        for name in ways:
             await _until_decided(stand, name)
         yield stand
 
