@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from extproc.bench.overhead.envoys import HOLD_HEADER, STREAM_HEADER
 from extproc.bench.overhead.fleet import MODEL
+from extproc.bench.overhead.headers import HOLD_HEADER, STREAM_HEADER
 
 _DIGITS = 20
 _MARK = "#" * _DIGITS

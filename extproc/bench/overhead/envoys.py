@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from extproc.addresses import UnixSocket
+from extproc.bench.overhead.figures import ALONE, FLOOR, OURS
 from extproc.bench.overhead.fleet import POOL, address
+from extproc.bench.overhead.headers import ECHO_HEADER, HOLD_HEADER, STREAM_HEADER
 from extproc.control.bootstrap import bootstrap
 from extproc.control.filters import EXT_PROC_FILTER
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, Upstream
 
-HOLD_HEADER = "x-bench-hold"  # a request that has it is not answered
-STREAM_HEADER = "x-bench-stream"  # one that has it is answered by events
-ECHO_HEADER = "x-bench-cluster"  # of the answer: where the decision sent the request
-HOLD_S = 600
+_HOLD_S = 600
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _USAGE = '"usage":{"prompt_tokens":1000,"completion_tokens":2,"total_tokens":1002}'
 _JSON = (
@@ -28,22 +28,22 @@ _EVENTS = (
 )
 
 
-def asking(listen_port: int, upstream_port: int, instances: int, sockets: Sequence[Path]) -> dict[str, Any]:
-    """As `extproc envoy-config` prints it, with a worker at each of the sockets."""
+def configurations(
+    listen_ports: Mapping[str, int], upstream_port: int, instances: int, sockets: Mapping[str, Sequence[Path]]
+) -> dict[str, dict[str, Any]]:
+    """Of each way. Ports and the workers' sockets are by way, too."""
     upstreams = tuple(Upstream(f"gpu-{number}", (address(number), upstream_port), POOL) for number in range(instances))
-    return bootstrap(
-        EnvoySettings(
-            upstreams=upstreams,
-            workers=tuple(UnixSocket(path) for path in sockets),
-            listen=("127.0.0.1", listen_port),
-            admin=None,
-        )
-    )
+    workers = tuple(UnixSocket(path) for path in sockets[OURS])
+    whole = bootstrap(EnvoySettings(upstreams=upstreams, workers=workers, listen=("127.0.0.1", 0), admin=None))
+    made = {OURS: whole, FLOOR: _told_nothing(deepcopy(whole)), ALONE: _alone(_told_nothing(deepcopy(whole)))}
+    for name, values in made.items():
+        _listener(values)["address"]["socket_address"]["port_value"] = listen_ports[name]
+    _point_at(made[FLOOR], sockets[FLOOR])
+    return made
 
 
-def asking_only(listen_port: int, upstream_port: int, instances: int, sockets: Sequence[Path]) -> dict[str, Any]:
-    """The same without the access log: the service is asked and told nothing."""
-    values = asking(listen_port, upstream_port, instances, sockets)
+def _told_nothing(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the access log: the service is asked, and that is all."""
     manager = _manager(values)
     del manager["access_log"]
     for each in manager["http_filters"]:
@@ -51,9 +51,8 @@ def asking_only(listen_port: int, upstream_port: int, instances: int, sockets: S
     return values
 
 
-def alone(listen_port: int, upstream_port: int, instances: int, sockets: Sequence[Path]) -> dict[str, Any]:
-    """The same without any service: everything takes the route of what comes without a decision."""
-    values = asking_only(listen_port, upstream_port, instances, sockets)
+def _alone(values: dict[str, Any]) -> dict[str, Any]:
+    """Without any service: everything takes the route of what comes without a decision."""
     manager, resources = _manager(values), values["static_resources"]
     manager["http_filters"] = [each for each in manager["http_filters"] if each["name"] != EXT_PROC_FILTER]
     for host in manager["route_config"]["virtual_hosts"]:
@@ -63,19 +62,28 @@ def alone(listen_port: int, upstream_port: int, instances: int, sockets: Sequenc
     return values
 
 
+def _point_at(values: dict[str, Any], sockets: Sequence[Path]) -> None:
+    """Let the service's cluster have these workers."""
+    clusters = values["static_resources"]["clusters"]
+    (cluster,) = (each for each in clusters if each["name"] == EXTPROC_CLUSTER)
+    hosts = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    for host, path in zip(hosts, sockets, strict=True):
+        host["endpoint"]["address"]["pipe"]["path"] = str(path)
+
+
 def upstream(port: int) -> dict[str, Any]:
     """An Envoy that answers by itself on every loopback address, once it has read the whole body."""
     extensions = "type.googleapis.com/envoy.extensions.filters"
     fault = {
         "@type": f"{extensions}.http.fault.v3.HTTPFault",
-        "delay": {"fixed_delay": f"{HOLD_S}s", "percentage": {"numerator": 100}},
+        "delay": {"fixed_delay": f"{_HOLD_S}s", "percentage": {"numerator": 100}},
         "headers": [{"name": HOLD_HEADER, "present_match": True}],
     }
     buffer = {"@type": f"{extensions}.http.buffer.v3.Buffer", "max_request_bytes": _MAX_BODY_BYTES}
     manager = {
         "@type": f"{extensions}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "upstream",
-        "stream_idle_timeout": f"{HOLD_S}s",
+        "stream_idle_timeout": f"{_HOLD_S}s",
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": _answers()}]},
         "http_filters": [
             {"name": "fault", "typed_config": fault},
@@ -113,7 +121,10 @@ def _answer(match: dict[str, Any], body: str, content_type: str) -> dict[str, An
 
 
 def _manager(values: dict[str, Any]) -> dict[str, Any]:
-    manager: dict[str, Any] = values["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0][
-        "typed_config"
-    ]
+    manager: dict[str, Any] = _listener(values)["filter_chains"][0]["filters"][0]["typed_config"]
     return manager
+
+
+def _listener(values: dict[str, Any]) -> dict[str, Any]:
+    listener: dict[str, Any] = values["static_resources"]["listeners"][0]
+    return listener

@@ -21,7 +21,7 @@ import msgspec
 import uvloop
 
 from extproc.bench.overhead.bodies import Form, forms
-from extproc.bench.overhead.envoys import ECHO_HEADER
+from extproc.bench.overhead.headers import ECHO_HEADER
 
 _UNANSWERED_S = 10.0  # after the last request was due
 _MAX_CONNECTIONS = 2048

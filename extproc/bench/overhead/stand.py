@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from extproc.bench.overhead import envoys
-from extproc.bench.overhead.figures import ALONE, FLOOR, OURS, WAYS, Spent
+from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Spent
 from extproc.bench.overhead.generator import Generator, generating
 from extproc.bench.overhead.load import Hold, Round
 from extproc.bench.overhead.parts import READY_S, Parts
@@ -23,7 +23,6 @@ from extproc.errors import ConfigError, ProcessError
 _FLEET = "bench"
 _UPSTREAM = "upstream"
 _SETTLE_S = 0.15  # access log entries come up to 50 ms after their requests
-_VALUES = {ALONE: envoys.alone, FLOOR: envoys.asking_only, OURS: envoys.asking}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,9 @@ async def standing(
         raise ConfigError(str(error)) from None
     async with Processes(directory) as processes, generating() as generator:
         parts = Parts(processes, program, directory, workers)
-        ports = {name: free_port() for name in (*ways, _UPSTREAM)}
+        ports = {name: free_port() for name in (*WAYS, _UPSTREAM)}
+        sockets = {name: parts.sockets(name) for name in WAYS}
+        values = envoys.configurations(ports, ports[_UPSTREAM], instances, sockets)
         fleet = f"{_FLEET}-{instances}-{workers}"
 
         async def services(name: str) -> Sequence[Child]:
@@ -104,8 +105,7 @@ async def standing(
             return ()
 
         async def way(name: str) -> Way:
-            values = _VALUES[name](ports[name], ports[_UPSTREAM], instances, parts.sockets(name))
-            started, envoy = await asyncio.gather(services(name), parts.envoy(name, values))
+            started, envoy = await asyncio.gather(services(name), parts.envoy(name, values[name]))
             return Way(ports[name], envoy, started)
 
         upstream = parts.envoy(_UPSTREAM, envoys.upstream(ports[_UPSTREAM]))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extproc.bench.overhead.envoys import ECHO_HEADER
+from extproc.bench.overhead.headers import ECHO_HEADER
 from extproc.bench.overhead.load import Load, Round
 from tests.redis_server import free_port
 
