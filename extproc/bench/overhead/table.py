@@ -83,8 +83,8 @@ def _against_targets(report: Mapping[str, Any]) -> Iterator[str]:
             if found is not None:
                 value = found * target.scale
                 verdict = "met" if value <= target.bound else "missed"
-                if _lost_share(cell) > _LOST_SHARE:
-                    verdict += ", but requests failed: more than this machine can carry"
+                if (lost := _lost_share(cell)) > _LOST_SHARE:
+                    verdict = f"nothing to tell, for {lost:.0%} of the requests failed: too much for this machine"
                 rate = "" if target.rate_rps else f" ({_rate(cell)})"
                 yield f"{target.what}{rate}: {value:.2f} {target.unit}, target {target.bound:g}: {verdict}"
     for held in report["streams"]:
