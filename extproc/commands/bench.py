@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from extproc.commands.bench_overhead import add_overhead_arguments, run_overhead, several
 from extproc.commands.numbers import count
 from extproc.errors import ConfigError
 
-HELP = "measure what asking costs: a request's way, a decision, the prefix index, limits, Redis, what replicas see"
-EXAMPLE = "extproc bench --instances 64"
+HELP = "measure what asking costs: through a real Envoy beside a service that does nothing, or step by step"
+EXAMPLE = """extproc bench --quick
+  extproc bench --body-bytes 4096 --instances 64 --rate 200,500,max
+  extproc bench request --instances 64"""
+_OVERHEAD = "overhead"
+_INSTANCES, _ROUNDS = 64, 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=sorted(_REPORTS),
-        default="request",
-        help="request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
+        choices=(_OVERHEAD, *sorted(_REPORTS)),
+        default=_OVERHEAD,
+        help="overhead: through a real Envoy, beside Envoy alone and beside a service that does nothing; "
+        "request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
         "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits; "
@@ -31,10 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument(
-        "--instances", type=count, default=64, metavar="N", help="instances in the fleet (default: %(default)s)"
+        "--instances",
+        type=several(count),
+        metavar="LIST",
+        help=f"instances in the fleet (default: {_INSTANCES}; of overhead: 8,64,1000, with --quick 64)",
     )
     parser.add_argument(
-        "--rounds", type=count, default=200, metavar="N", help="requests of each kind (default: %(default)s)"
+        "--rounds",
+        type=count,
+        metavar="N",
+        help=f"requests of each kind (default: {_ROUNDS}); of overhead: rounds of each cell (default: 5, or 3)",
     )
     parser.add_argument(
         "--entries", type=count, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
@@ -45,10 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="server for `redis`, `push`, `replicas`, `limits`; a fleet of its own is written there",
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    add_overhead_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure and print. Raises ConfigError."""
+    if args.what == _OVERHEAD:
+        return run_overhead(args)
+    if len(args.instances or ()) > 1:
+        raise ConfigError(f"bench {args.what} takes one number of --instances")
+    args.instances = (args.instances or (_INSTANCES,))[0]
+    args.rounds = args.rounds or _ROUNDS
     if args.what in ("redis", "push", "replicas", "limits") and not args.redis_url:
         raise ConfigError(f"bench {args.what} needs --redis-url, such as redis://127.0.0.1:6379/0")
     _REPORTS[args.what](args)

@@ -1,0 +1,55 @@
+"""Guards what a request costs: the service's processor time beside the do-nothing service's, in one run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from extproc.bench.overhead.figures import FLOOR, OURS
+from extproc.bench.overhead.plan import Cell, Plan
+from extproc.bench.overhead.run import overhead
+from extproc.bench.overhead.usage import family
+
+SERVE = (sys.executable, "-m", "extproc", "serve")
+# Processor time for each request of 4 KiB with 64 instances, times the floor's; what is used while nobody asks is left
+# out. A machine that many share shows up to twice what an idle one does: caches are cold, and more code is run here.
+MAX_CPU_RATIO = 6.0
+
+
+async def test_a_request_costs_a_bounded_multiple_of_a_service_that_does_nothing() -> None:
+    """Through a real Envoy with real Valkey and state that changes; ratios of processor time, never wall time."""
+    plan = Plan((Cell(64, 1, 4096, None),), seconds=0.5, rounds=4, warm_up_s=0.5, clients=2)
+    report = await overhead(plan, SERVE, ways=(FLOOR, OURS))
+    assert report is not None
+    (cell,) = report["cells"]
+    assert cell[OURS]["requests"] > cell[OURS]["errors"]
+    assert 1.0 < cell["over_floor"]["own_cpu_ratio"] < MAX_CPU_RATIO
+    assert cell[OURS]["background_cpu_us_per_s"] > 0.0  # the fleet's state was followed
+
+
+@pytest.mark.chaos
+def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a measurement."""
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        command = (sys.executable, "-m", "extproc", "bench", "--quick")
+        process = subprocess.Popen(command, stderr=output, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        while "4096 bytes" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        started = family(process.pid)
+        assert len(started) >= 9  # itself, Valkey, four Envoys, churn, generator, floor, service
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.glob("extproc-bench-*"))

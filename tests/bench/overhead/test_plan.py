@@ -1,0 +1,54 @@
+"""Which cells are measured, and that requests are what they are said to be."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from extproc.bench.overhead.bodies import forms
+from extproc.bench.overhead.plan import BODY_BYTES, INSTANCES, KIB, Cell, Wishes, plan, quick_plan
+
+
+def test_the_usual_plan_has_every_size_with_every_fleet_at_a_rate_and_without() -> None:
+    """Those of the issue."""
+    cells = plan(Wishes()).cells
+    assert len(cells) == len(set(cells)) == len(BODY_BYTES) * len(INSTANCES) * 2
+    assert Cell(64, 1, 4 * KIB, 500.0) in cells
+    assert Cell(1000, 1, KIB * KIB, None) in cells
+
+
+def test_the_quick_plan_ends_within_a_minute_and_holds_what_targets_speak_of() -> None:
+    """Rounds with their pauses, all three ways, and ten seconds to start."""
+    quick = quick_plan(Wishes())
+    assert quick.cells[0] == Cell(64, 1, 4 * KIB, 500.0)
+    assert {cell.body_bytes for cell in quick.cells} == {4 * KIB, 128 * KIB, KIB * KIB}
+    assert [cell.body_bytes for cell in quick.cells if cell.rate_rps is None] == [4 * KIB]
+    rounds_s = quick.rounds * (quick.seconds + 0.2) + quick.warm_up_s + 0.2
+    assert 3 * rounds_s * len(quick.cells) + 10.0 < 60.0
+    assert quick.within_s is not None
+    assert quick.within_s < 50.0
+
+
+@pytest.mark.parametrize("make", [plan, quick_plan])
+def test_what_is_asked_for_is_measured_and_nothing_else(make: object) -> None:
+    """Each flag narrows."""
+    assert callable(make)
+    wishes = Wishes(body_bytes=(100,), instances=(2,), workers=(1, 2), rates_rps=(7.0, None), seconds=1.0, rounds=9)
+    made = make(wishes)
+    assert set(made.cells) == {Cell(2, workers, 100, rate) for workers in (1, 2) for rate in (7.0, None)}
+    assert (made.seconds, made.rounds) == (1.0, 9)
+    assert [(instances, workers) for instances, workers, _ in made.stands()] == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("size", [1 * KIB, 4 * KIB, 128 * KIB])
+def test_requests_have_their_size_and_no_two_are_alike(size: int) -> None:
+    """They share beginnings, as conversations do, and a cache of whole bodies or prompts would not help."""
+    made = forms(size, seed=1)
+    requests = [b"".join(made[number % len(made)].numbered(number)) for number in range(2 * len(made))]
+    bodies = [request.split(b"\r\n\r\n", 1)[1] for request in requests]
+    assert all(0.8 * size < len(body) < 1.2 * size for body in bodies)
+    assert all(b"content-length: %d\r\n" % len(body) in request for body, request in zip(bodies, requests, strict=True))
+    prompts = [str(orjson.loads(body)["messages"]) for body in bodies]
+    assert len(set(prompts)) == len(prompts)
+    assert len({prompt[: size // 3] for prompt in prompts}) <= 8
+    assert {orjson.loads(body)["stream"] for body in bodies} == {True, False}

@@ -1,0 +1,61 @@
+"""The table for people: figures, targets, and cautions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extproc.bench.overhead.figures import FLOOR, OURS, Found, Spent
+from extproc.bench.overhead.plan import Cell
+from extproc.bench.overhead.table import report_lines
+
+
+def spent(service_s: float, latency_s: float = 0.01, late_s: float = 0.0, **errors: int) -> Spent:
+    """A round of a second and a hundred good answers."""
+    return Spent(100 + sum(errors.values()), 1.0, [latency_s] * 100, errors, [late_s], service_s, 0.02, 1.0)
+
+
+def report(floor: Spent, ours: Spent, cell: Cell | None = None) -> dict[str, Any]:
+    """One cell, of the targets if it is not said which."""
+    found = Found(cell or Cell(64, 1, 4096, 500.0), {"envoy_alone": [spent(0.0)], FLOOR: [floor], OURS: [ours]})
+    return {"cells": [found.as_json()], "streams": []}
+
+
+def test_ratios_stand_beside_their_targets() -> None:
+    """A ratio of 1.4 is within 1.5; a p50 of 2 ms more is beyond 1.5 ms."""
+    text = "\n".join(report_lines(report(spent(0.1), spent(0.14, 0.012))))
+    assert "1,400 µs" in text
+    assert "CPU, 4 KiB (500/s): 1.40 times the floor, target 1.5: met" in text
+    assert "p50, 4 KiB at 500/s: 2.00 ms more, target 1.5: missed" in text
+
+
+def test_cells_that_no_target_speaks_of_are_shown_without_one() -> None:
+    """Other fleets, sizes and rates."""
+    lines = list(report_lines(report(spent(0.1), spent(0.2), Cell(8, 1, 1024, None))))
+    assert "as it goes" in lines[1]
+    assert not [line for line in lines if "target" in line]
+
+
+def test_a_machine_that_could_not_keep_up_is_told_of() -> None:
+    """Neither lateness of the generator nor failed requests may pass for a property of the service."""
+    text = "\n".join(report_lines(report(spent(0.1), spent(0.12, late_s=0.05, undecided=30))))
+    assert "0/0/30" in text
+    assert "target 1.5: nothing to tell, for 13% of the requests failed" in text
+    assert "50 ms late" in text
+    assert "errors of 4 KiB, 500/s: undecided" in text
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    """Not a zero."""
+    empty = Found(Cell(64, 1, 4096, None), {}, failed=["round 1 of floor: it ended"])
+    lines = list(report_lines({"cells": [empty.as_json()], "streams": []}))
+    assert " - " in lines[1]
+    assert "round 1 of floor: it ended" in lines
+
+
+def test_memory_of_held_streams_is_told_by_stream() -> None:
+    """Bytes of a thousand, in KiB of one."""
+    held = {"streams": 2000, FLOOR: {"service_bytes_per_1000_streams": 20 * 1024_000, "ended": {}}}
+    held[OURS] = {"service_bytes_per_1000_streams": 70 * 1024_000, "ended": {"status 503": 3}}
+    lines = list(report_lines({"cells": [], "streams": [held]}))
+    assert "memory, 2000 streams, floor: 20.0 KiB a stream; 0 lost" in lines
+    assert "memory, 2000 streams, extproc: 70.0 KiB a stream, target 60: missed; 3 lost" in lines
