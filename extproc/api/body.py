@@ -9,6 +9,9 @@ import orjson
 
 Body = dict[str, Any]
 
+Chunk = bytes | memoryview
+"""A part of a body, as it came."""
+
 MAX_MESSAGES = 20_000  # messages, items, prompts or documents of one body: so many take about 60 ms to read
 MAX_PARTS = 20_000  # content parts of one body, over all its messages
 MAX_DEPTH = 254  # of what is counted as JSON text: as deep as orjson writes; pydantic, which engines read by, takes 200

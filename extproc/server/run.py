@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
+from extproc.adapters.body_reader import APART_BYTES, BodyReader
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import HttpClient
@@ -75,8 +76,8 @@ async def serve(settings: ServeSettings) -> None:
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
     fleet_known, kv_known = asyncio.Event(), asyncio.Event()
     feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
-    ladder = LadderWatch(router, feed)
-    rules = replace(settings.rules, counted_models=tokenizers.models)
+    ladder, reader = LadderWatch(router, feed), BodyReader()
+    rules = replace(settings.rules, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
     charges = RateLimits(registry.link, registry.base, name, rules.limits) if rules.limits.rules else None
     metrics = Metrics(
@@ -100,6 +101,7 @@ async def serve(settings: ServeSettings) -> None:
             settings.max_streams,
             charges,
             cold_waits,
+            reader.read,
         )
     )
     bookings.on_heard = service.holding.stir
@@ -111,6 +113,7 @@ async def serve(settings: ServeSettings) -> None:
         service.holding.view,
     )
     async with (
+        reader,
         registry,
         keeping_intents(router, registry, name, settings, metrics),
         telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
