@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
-        "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits "
+        "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits; "
+        "big-body: how long one large prompt keeps all others waiting "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -144,6 +145,13 @@ def _limits(args: argparse.Namespace) -> None:
         )
 
 
+def _big_body(args: argparse.Namespace) -> None:
+    from extproc.bench.big_body import big_bodies, readable
+
+    costs = asyncio.run(big_bodies(args.rounds))
+    return _print_json(costs) if args.json else print(readable(costs))
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -157,4 +165,5 @@ _REPORTS = {
     "push": _push,
     "replicas": _replicas,
     "limits": _limits,
+    "big-body": _big_body,
 }
