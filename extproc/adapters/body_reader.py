@@ -66,7 +66,7 @@ class BodyReader:
         max_pending: int = MAX_PENDING,
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
-        self._budget_s = budget_s
+        self.budget_s = budget_s
         self._max_pending = max_pending
         self._room_bytes = max_pending_bytes
         self._pending: set[Future[_Result]] = set()
@@ -78,6 +78,12 @@ class BodyReader:
     def pending(self) -> int:
         """Bodies that wait or are being read."""
         return len(self._pending)
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that reads, None while there is none."""
+        other = self._other
+        return None if other is None else other.process_id
 
     async def __aenter__(self) -> Self:
         """Start the process in the background, for the first body not to wait for that."""
@@ -106,7 +112,7 @@ class BodyReader:
         future.add_done_callback(lambda _: self._done(work, size_bytes))
         try:
             # wait_for can swallow a cancellation on Python 3.11; wait neither does so nor cancels the future
-            await asyncio.wait({future}, timeout=self._budget_s)
+            await asyncio.wait({future}, timeout=self.budget_s)
         finally:
             job.abandoned.set()
             in_time = future.done()
@@ -190,6 +196,10 @@ class _Process:
         if os.fstat(self._memory).st_size > max(at, _KEPT_BYTES):
             os.ftruncate(self._memory, max(at, _KEPT_BYTES))
         return at
+
+    @property
+    def process_id(self) -> int:
+        return self._child.pid
 
     def end(self) -> None:
         self._line.close()

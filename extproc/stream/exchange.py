@@ -122,6 +122,11 @@ class Exchange:
         return self._course.decision if self._course else None
 
     @property
+    def is_guess(self) -> bool:
+        """Whether its body could not be read in time, so that what is asked for was guessed from its size."""
+        return self._course is not None and self._course.is_guess
+
+    @property
     def replied(self) -> bool:
         """Whether all has been said of the request."""
         return self._state in (_State.ROUTED, _State.PASSED, _State.ANSWERED)

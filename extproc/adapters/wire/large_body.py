@@ -11,7 +11,9 @@ from extproc.stream.messages import RequestBody
 LARGE_BYTES = 64 * 1024
 
 _REQUEST_BODY = 4 << 3 | 2  # ProcessingRequest.request_body
+_ALTERNATIVES = frozenset(number << 3 | 2 for number in (2, 3, 5, 6, 7))  # what a message may bring instead
 _BODY, _END_OF_STREAM = 1 << 3 | 2, 2 << 3  # HttpBody's
+_LONGEST_VARINT_BITS = 63
 
 
 def large_body(data: bytes) -> RequestBody | None:
@@ -19,10 +21,10 @@ def large_body(data: bytes) -> RequestBody | None:
     if len(data) < LARGE_BYTES:
         return None
     try:
-        http_body = _fields(data, 0, len(data)).get(_REQUEST_BODY)
-        if http_body is None:
+        message = _fields(data, 0, len(data))
+        if _REQUEST_BODY not in message or not _ALTERNATIVES.isdisjoint(message):
             return None
-        fields = _fields(data, *http_body)
+        fields = _fields(data, *message[_REQUEST_BODY])
     except (IndexError, ValueError):
         return None
     start, end = fields.get(_BODY, (0, 0))
@@ -66,3 +68,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > _LONGEST_VARINT_BITS:
+            raise ValueError("a number of more than 64 bits")
