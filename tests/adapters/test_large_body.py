@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ def test_a_large_body_is_a_view_of_its_message(last: bool) -> None:
     made = message(last=last)
     made.attributes["envoy.filters.http.ext_proc"]["x"] = "y"
     made.metadata_context.filter_metadata["n"]["k"] = 1.0
-    made.protocol_config.request_body_mode = 2  # type: ignore[assignment]
+    made.protocol_config.request_body_mode = 2
     data = made.SerializeToString()
     found = decode_message(data)
     assert isinstance(found, RequestBody)
@@ -61,6 +60,6 @@ def test_whatever_is_found_is_what_protobuf_finds(noise: bytes, at: int, in_fron
         return
     try:
         told = ext_proc.ProcessingRequest.FromString(data)
-    except DecodeError:
+    except Exception:  # protobuf's own, which has no common home across its backends
         return
     assert (bytes(found.body), found.last) == (told.request_body.body, told.request_body.end_of_stream)
