@@ -25,7 +25,7 @@ from extproc.api.body import BodyError
 from extproc.api.reading import Abridged, Unread, restored
 from extproc.core.values.request import Prompt
 
-APART_BYTES = 1024 * 1024  # longer bodies take a millisecond or more to read: others would wait for that
+APART_BYTES = 512 * 1024  # longer bodies take a millisecond or more to read: others would wait for that
 DEFAULT_BUDGET_S = 0.15  # Envoy waits 0.25 s for a decision if not told otherwise
 MAX_PENDING = 16  # bodies that wait or are read at once; more would all miss their budget
 MAX_PENDING_BYTES = 128 * 1024 * 1024

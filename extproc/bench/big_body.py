@@ -31,7 +31,7 @@ from extproc.server.service import MAX_MESSAGE_BYTES
 from extproc.stream.messages import Continue, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 
-BODY_BYTES = (16, APART_BYTES // 2, 8 * 1024 * 1024)
+BODY_BYTES = (16, APART_BYTES - 2048, 8 * 1024 * 1024)
 _TICK_S = 0.001
 _PAUSE_S = 0.1
 _WARM_UP = 3  # bodies that are not counted

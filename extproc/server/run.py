@@ -84,6 +84,7 @@ async def serve(settings: ServeSettings) -> None:
         lambda: replace(
             gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding),
             limits=charges.counts if charges is not None else None,
+            bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
     observer, tally = observing(router, metrics)

@@ -63,8 +63,10 @@ def _class_bits(byte: int) -> int:
 
 _CLASSES = bytes(map(_class_bits, range(256)))
 _MASKS = tuple(int.from_bytes(bytes([1 << bit]) * SAMPLE_BYTES, "little") for bit in range(8))
-_BITS = tuple(np.uint8(1 << bit) for bit in range(8))
-_LETTER = np.uint8(1 << _LOWER | 1 << _UPPER)
+_BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)
+_LOWERS, _UPPERS, _LETTER = _BITS[_LOWER], _BITS[_UPPER], _BITS[_LOWER] | _BITS[_UPPER]
+_COUNTED = _BITS[[_UPPER, _DIGIT, _BLANK, _LINE_END, _SYMBOL], np.newaxis]
+_COUNTED_RUNS, _OTHERS = _COUNTED[1:], _BITS[[_LOWER, _CJK, _OTHER], np.newaxis]
 
 
 def count_classes(pieces: Sequence[bytes]) -> Counts:
@@ -102,20 +104,15 @@ def _count_by_arrays(text: bytes) -> tuple[int, ...]:
     classes, before = padded[1:], padded[:-1]
     starts = classes & ~before  # where a run of one class begins
     letter_starts = _true(((classes & _LETTER) != 0) & ((before & _LETTER) == 0))
-    camel = _true((classes == _BITS[_UPPER]) & (before == _BITS[_LOWER]))
-    of_class = [_true(classes == _BITS[bit]) for bit in (_UPPER, _DIGIT, _BLANK, _LINE_END, _SYMBOL)]
-    runs = [_true(starts == _BITS[bit]) for bit in (_DIGIT, _BLANK, _LINE_END, _SYMBOL)]
-    if text.isascii():
-        others = [len(text) - sum(of_class), 0, 0]
-    else:
-        others = [_true(classes == _BITS[bit]) for bit in (_LOWER, _CJK, _OTHER)]
-    return tuple(
-        map(int, _in_order(letter_starts, camel, of_class, runs, others))
-    )  # arrays count in numbers of their own
+    camel = _true((classes == _UPPERS) & (before == _LOWERS))
+    of_class = [_true(marks) for marks in classes == _COUNTED]
+    runs = [_true(marks) for marks in starts == _COUNTED_RUNS]
+    others = [len(text) - sum(of_class), 0, 0] if text.isascii() else [_true(marks) for marks in classes == _OTHERS]
+    return _in_order(letter_starts, camel, of_class, runs, others)
 
 
 def _true(marks: NDArray[np.bool_]) -> int:
-    """How many are set, as Python's own number: a sum of products with NumPy's takes ten times as long."""
+    """How many are set, as Python's own number: products with NumPy's take ten times as long."""
     return int(np.count_nonzero(marks))
 
 
