@@ -30,6 +30,7 @@ DEFAULT_BUDGET_S = 0.15  # Envoy waits 0.25 s for a decision if not told otherwi
 MAX_PENDING = 16  # bodies that wait or are read at once; more would all miss their budget
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 _KEPT_BYTES = 8 * 1024 * 1024  # of shared memory, between bodies
+_SETTLED_S = 5.0  # from the owner's start to the process's, if no body comes before
 _HANGS_S = 10.0  # a process that is silent for so long is ended, and another one begun
 _COUNTED_BYTES = 4 * 1024 * 1024  # of a body whose tokens may still be counted exactly: it is read again for that
 _PROGRAM = "extproc.adapters.reading_process"
@@ -58,7 +59,10 @@ class _Job:
 
 
 class BodyReader:
-    """Reads bodies in a process that the first one starts; `outcomes` tells what became of them."""
+    """Reads bodies in a process that starts with the first one, or some seconds after its owner.
+
+    `outcomes` tells what became of them.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class BodyReader:
         self._pending: set[Future[_Result]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="body-reader")
         self._other: _Process | None = None  # used by the thread alone
+        self._start: asyncio.TimerHandle | None = None
         self.outcomes: Counter[ReadOutcome] = Counter()
 
     @property
@@ -86,8 +91,8 @@ class BodyReader:
         return None if other is None else other.process_id
 
     async def __aenter__(self) -> Self:
-        """Start the process in the background, for the first body not to wait for that."""
-        self._thread.submit(self._process)
+        """Start the process in the background once the owner has started, for the first body not to wait for that."""
+        self._start = asyncio.get_running_loop().call_later(_SETTLED_S, self._thread.submit, self._process)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -128,6 +133,8 @@ class BodyReader:
 
     def close(self) -> None:
         """Read nothing more; the process ends."""
+        if self._start is not None:
+            self._start.cancel()
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
