@@ -73,35 +73,28 @@ class Tokenizers:
         """Names of the models that can be counted for."""
         return frozenset(self._vocabularies)
 
-    async def count(self, model: str, what: Countable, want_ids: bool = False) -> ExactCount | None:
+    async def count(
+        self, model: str, what: Countable | Callable[[], Countable | None], want_ids: bool = False
+    ) -> ExactCount | None:
         """Tokens of a conversation under the model's chat template, or of a plain prompt with those put around it.
 
-        Images and audio in a conversation count nothing. None: unknown model, or no count in time.
+        What takes long to make may be given as a function, for another thread. Images and audio in a conversation
+        count nothing. None: unknown model, or no count in time.
         """
         vocabulary = self._vocabularies.get(model)
         if vocabulary is None:
             return None
-        if isinstance(what, tuple):
-            return await self._count(vocabulary, lambda: b"".join(what).decode("utf-8", "replace"), want_ids, True)
-        if (template := vocabulary.template) is None:
-            self.outcomes[CountOutcome.TEMPLATE_FAILED] += 1
-            return None
-        return await self._count(
-            vocabulary, lambda: template.render(what.messages, what.tools, what.arguments), want_ids, False
-        )
+        return await self._count(_Job(vocabulary, what, want_ids, self._cache))
 
     def close(self) -> None:
         """Start nothing more (counting then raises RuntimeError); what runs ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _count(
-        self, vocabulary: Vocabulary, text: Callable[[], str], want_ids: bool, is_plain: bool
-    ) -> ExactCount | None:
+    async def _count(self, job: _Job) -> ExactCount | None:
         self._pending = [work for work in self._pending if not work.done()]
         if len(self._pending) >= self._max_pending:
             self.outcomes[CountOutcome.BUSY] += 1
             return None
-        job = _Job(vocabulary, text, want_ids, is_plain, self._cache)
         work = self._pool.submit(job.run)
         self._pending.append(work)
         future = asyncio.wrap_future(work)
@@ -123,15 +116,14 @@ class _Job:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        text: Callable[[], str],
+        what: Countable | Callable[[], Countable | None],
         want_ids: bool,
-        is_plain: bool,
         cache: _SegmentCache,
     ) -> None:
         self._vocabulary = vocabulary
-        self._text = text
+        self._what = what
         self._want_ids = want_ids
-        self._is_plain = is_plain
+        self._is_plain = False
         self._cache = cache
         self.abandoned = threading.Event()
 
@@ -147,6 +139,8 @@ class _Job:
 
     def _run(self) -> ExactCount | CountOutcome:
         text = self._text()
+        if text is None:
+            return CountOutcome.TEMPLATE_FAILED
         if len(text) > MAX_TEXT_CHARS:
             return CountOutcome.TOO_LARGE
         segments = split_at_lines(text) if self._vocabulary.splits_at_lines else [text]
@@ -163,6 +157,15 @@ class _Job:
         entries = [entry for entry in known if entry is not None]
         fresh = sum(_tokens(entries[index]) for index in missing)
         return self._exact(entries, fresh)
+
+    def _text(self) -> str | None:
+        """The text that the engine will see; None if nobody here can tell."""
+        what = self._what() if callable(self._what) else self._what
+        if isinstance(what, tuple):
+            self._is_plain = True
+            return b"".join(what).decode("utf-8", "replace")
+        template = self._vocabulary.template
+        return None if what is None or template is None else template.render(what.messages, what.tools, what.arguments)
 
     def _encode(self, texts: list[str]) -> list[_Entry]:
         if not self._want_ids:

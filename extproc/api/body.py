@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 
 Body = dict[str, Any]
+
+Chunk = bytes | memoryview
+"""A part of a body, as it came."""
 
 MAX_MESSAGES = 20_000  # messages, items, prompts or documents of one body: so many take about 60 ms to read
 MAX_PARTS = 20_000  # content parts of one body, over all its messages
@@ -15,6 +19,9 @@ MAX_CONTAINERS = 1_000_000  # arrays and objects of one body, by their opening b
 MAX_MODEL_CHARS = 512
 MAX_COUNT = 2**31 - 1  # larger numbers are taken as this: no engine has so many tokens
 MAX_CHOICES = 16_384  # the same for answers to one prompt, of which vLLM computes no more (VLLM_MAX_N_SEQUENCES)
+
+_PART_BYTES = 64 * 1024  # looked at together: stays in the cache
+_OPENING, _CASE = np.uint8(ord("{")), np.uint8(ord("{") ^ ord("["))
 
 _TRUE = frozenset(("1", "1.0", "true", "t", "yes", "y", "on"))  # what pydantic takes for a true boolean
 
@@ -34,7 +41,7 @@ def decode(body: bytes) -> Body:
     Also for bodies that would hold up all other requests, since decoding cannot be interrupted: those of very many
     arrays and objects.
     """
-    if len(body) > MAX_CONTAINERS and body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+    if len(body) > MAX_CONTAINERS and _openings(body) > MAX_CONTAINERS:
         raise BodyError(f"The request body must not have more than {MAX_CONTAINERS} arrays and objects.")
     try:
         value = orjson.loads(body)
@@ -43,6 +50,13 @@ def decode(body: bytes) -> Body:
     if not isinstance(value, dict):
         raise BodyError("The request body must be a JSON object.")
     return value
+
+
+def _openings(body: bytes) -> int:
+    """How many opening brackets it has, in an eighth of the time of two `bytes.count`: they differ in one bit."""
+    view = np.frombuffer(body, np.uint8)
+    parts = (view[start : start + _PART_BYTES] for start in range(0, len(view), _PART_BYTES))
+    return sum(int(np.count_nonzero((part | _CASE) == _OPENING)) for part in parts)
 
 
 def model_of(body: Body) -> str:

@@ -11,6 +11,17 @@ from extproc.api.body import Body, flag_of, object_of
 
 MAX_NAME_CHARS = 200  # longer session names and salts are known by their digest
 _DEFERRABLE_TIERS = ("flex", "batch")
+_NAMING_SESSIONS = frozenset(
+    (
+        "metadata",
+        "conversation",
+        "prompt_cache_key",
+        "session_id",
+        "safety_identifier",
+        "user",
+        "previous_response_id",
+    )
+)
 
 
 class Hints(TypedDict):
@@ -29,7 +40,7 @@ def hints_of(body: Body) -> Hints:
     priority = body.get("priority")
     return Hints(
         stream=flag_of(body, "stream"),
-        session=next(_sessions(body), ""),
+        session="" if _NAMING_SESSIONS.isdisjoint(body) else next(_sessions(body), ""),
         cache_salt=_name(body.get("cache_salt")),
         reuses_cache=not _wants_prompt_logprobs(body),
         priority=priority if type(priority) is int and abs(priority) < 2**31 else None,

@@ -23,11 +23,15 @@ _CONSTRAINTS = (
 # The least number that asks for them: 0 stands for "of the chosen token only" where it is not the same as nothing.
 _LOGPROBS = {"logprobs": 0, "prompt_logprobs": 0, "top_logprobs": 1, "n_probs": 1, "return_logprob": 1}
 _NO_REASONING = (None, False, "none", "disabled")
+_TELLING = frozenset(
+    ("tools", "functions", "response_format", "text", "include", "modalities", *_CONSTRAINTS, *_LOGPROBS)
+) | {"chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"}
+"""Fields that can ask for anything; most bodies have none of them."""
 
 
 def needs_of(body: Body) -> frozenset[Capability]:
     """Capabilities that OpenAI's APIs and the engines' additions to them ask for."""
-    return frozenset(_needs(body))
+    return frozenset() if _TELLING.isdisjoint(body) else frozenset(_needs(body))
 
 
 def _needs(body: Body) -> Iterator[Capability]:

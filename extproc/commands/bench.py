@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
         "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits; "
-        "shell: the service's processor time beside a gRPC server that does nothing, and each of its steps "
+        "shell: the service's processor time beside a gRPC server that does nothing, and each of its steps; "
+        "big-body: how long one large prompt keeps all others waiting "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -171,6 +172,13 @@ def _shell(args: argparse.Namespace) -> None:
     return _print_json(report) if args.json else print(readable(report))
 
 
+def _big_body(args: argparse.Namespace) -> None:
+    from extproc.bench.big_body import big_bodies, readable
+
+    costs = asyncio.run(big_bodies(args.rounds))
+    return _print_json(costs) if args.json else print(readable(costs))
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -185,4 +193,5 @@ _REPORTS = {
     "replicas": _replicas,
     "limits": _limits,
     "shell": _shell,
+    "big-body": _big_body,
 }

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from extproc.core.flight.work import DEFAULT_BLOCK_SIZE_TOKENS
-from extproc.core.prefixes.prefix_chain import BLOCK_BYTES, byte_chain, prefix_salt, token_chain
+from extproc.core.prefixes.prefix_chain import BLOCK_BYTES, prefix_salt
+from extproc.core.prompt_text import PromptText, id_chain, text_of
 from extproc.core.tokens.beliefs import Beliefs
 from extproc.core.tokens.output_lengths import AnswerKind, Expected
 from extproc.core.tokens.tokens import Estimate, ExactCount
 from extproc.core.values.request import LONG_CONTEXT_TOKENS, Caller, KvLayout, Prompt, Request, RequestClass
 
 _NO_TEXT = Estimate(tokens=0, relative_error=0.0, counts=())
+_GUESS_ERROR = 1.0  # of tokens guessed from a body that nobody has read: so large that nothing is refused for them
 
 
 def request_of(
@@ -25,15 +27,19 @@ def request_of(
     *,
     share_prefixes: bool = False,
     body_bytes: int = 0,
+    read: PromptText | None = None,
 ) -> Request:
     """Features of one request; the tokens of its text are an estimate, those that came as ids are counted.
 
-    `with_count` replaces the estimate. `share_prefixes`: tenants' prompts are not kept apart.
+    `with_count` replaces the estimate. `share_prefixes`: tenants' prompts are not kept apart. `read` is what
+    `read_text` made of the prompt, if it is at hand.
     """
-    text = beliefs.tokens.estimate(prompt.model, prompt.pieces) if prompt.pieces else _NO_TEXT
+    if read is None:
+        read = read_text(prompt)
+    text = _estimate(prompt.model, read, beliefs)
     prompt_tokens = text.tokens + len(prompt.token_ids) + prompt.media_tokens
     output = _output(prompt, caller.tenant, beliefs)
-    prefix, tokens_per_block = _prefix(prompt, "" if share_prefixes else caller.tenant, text.tokens)
+    prefix, tokens_per_block = _prefix(prompt, read, "" if share_prefixes else caller.tenant, text.tokens)
     return Request(
         id=request_id,
         api=prompt.api,
@@ -62,6 +68,11 @@ def request_of(
     )
 
 
+def read_text(prompt: Prompt) -> PromptText:
+    """What is counted and hashed of a prompt: once, however many models it may be for."""
+    return text_of(prompt.pieces, prompt.token_ids) if prompt.text is None else prompt.text
+
+
 def with_count(request: Request, prompt: Prompt, exact: ExactCount, layouts: Iterable[KvLayout] = ()) -> Request:
     """The same request, now that its text is counted as the engine will count it.
 
@@ -87,9 +98,7 @@ def _chains(token_ids: Sequence[int], prompt: Prompt, layouts: Iterable[KvLayout
     if not token_ids or not prompt.reuses_cache:
         return {}
     return {
-        layout: _token_chain(
-            token_ids, prefix_salt(layout.model, cache_salt=prompt.cache_salt), layout.block_size_tokens
-        )
+        layout: id_chain(token_ids, prefix_salt(layout.model, cache_salt=prompt.cache_salt), layout.block_size_tokens)
         for layout in layouts
     }
 
@@ -99,26 +108,24 @@ def _output(prompt: Prompt, tenant: str, beliefs: Beliefs) -> Expected:
     return beliefs.outputs.expect(kind, prompt.max_output_tokens)
 
 
-def _prefix(prompt: Prompt, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:
+def _estimate(model: str, read: PromptText, beliefs: Beliefs) -> Estimate:
+    if not read.counts:
+        return _NO_TEXT
+    estimate = beliefs.tokens.of_counts(model, read.counts)
+    return Estimate(estimate.tokens, _GUESS_ERROR, ()) if read.is_guess else estimate
+
+
+def _prefix(prompt: Prompt, read: PromptText, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:
     """Hash chain of a prompt and the tokens that one of its blocks stands for.
 
     The salt holds what engines never share, or what the operator would not want to be shared.
     """
-    salt = prefix_salt(prompt.model, tenant, prompt.cache_salt)
     if not prompt.reuses_cache:
         return (), 1.0
+    blocks = read.chain(prefix_salt(prompt.model, tenant, prompt.cache_salt))
     if prompt.token_ids:
-        blocks = _token_chain(prompt.token_ids, salt, DEFAULT_BLOCK_SIZE_TOKENS)
         return blocks, float(DEFAULT_BLOCK_SIZE_TOKENS)
-    text_bytes = sum(map(len, prompt.pieces))
-    return byte_chain(prompt.pieces, salt), BLOCK_BYTES * text_tokens / max(1, text_bytes)
-
-
-def _token_chain(token_ids: Sequence[int], salt: str, block_size_tokens: int) -> tuple[int, ...]:
-    try:
-        return token_chain(token_ids, salt, block_size_tokens)
-    except OverflowError:
-        return ()  # no token has such a number; what to say of it is the engine's part
+    return blocks, BLOCK_BYTES * text_tokens / max(1, read.size_bytes)
 
 
 def _class_of(prompt: Prompt, prompt_tokens: int) -> RequestClass:

@@ -71,6 +71,7 @@ class Gauges:
     kv_refused: int = 0  # blocks that engines told of and that found no room
     prefix_agreement: Mapping[tuple[str, str, str], float] = field(default_factory=dict)  # instance, model, source
     exact_counts: Mapping[str, int] = field(default_factory=dict)  # wishes for one, by what became of them
+    bodies_apart: Mapping[str, int] = field(default_factory=dict)  # large ones, by what became of reading them
     replicas: Replicas = field(default_factory=Replicas)
     rungs: Rungs = field(default_factory=Rungs)
     guards: Guards = field(default_factory=Guards)
@@ -219,10 +220,9 @@ class _LiveGauges(Collector):
                     within.add_metric([model, api, quantile], share)
         yield within
         yield from _prefix_gauges(gauges)
-        counts = CounterMetricFamily("extproc_exact_counts", "Exact token counts wished for.", labels=["outcome"])
-        for outcome, number in gauges.exact_counts.items():
-            counts.add_metric([outcome], number)
-        yield counts
+        yield _by_outcome("extproc_exact_counts", "Exact token counts wished for.", gauges.exact_counts)
+        text = "Large bodies read off the event loop; decided upon by their size if not in time."
+        yield _by_outcome("extproc_bodies_apart", text, gauges.bodies_apart)
         silence = GaugeMetricFamily("extproc_registry_silence_seconds", "Since Redis was last heard.")
         silence.add_metric([], gauges.registry_silence_s)
         yield silence
@@ -298,6 +298,13 @@ def _of_replicas(known: Replicas) -> Iterator[Metric]:
     yield CounterMetricFamily("extproc_peers_expired", "Routers whose lease ran out.", known.expired)
     yield CounterMetricFamily("extproc_peer_batches_lost", "Lost messages of routers.", known.lost_batches)
     yield CounterMetricFamily("extproc_peer_messages_unusable", "Messages that were no batch.", known.unusable)
+
+
+def _by_outcome(name: str, text: str, numbers: Mapping[str, int]) -> Metric:
+    counts = CounterMetricFamily(name, text, labels=["outcome"])
+    for outcome, number in numbers.items():
+        counts.add_metric([outcome], number)
+    return counts
 
 
 def _prefix_gauges(gauges: Gauges) -> Iterator[Metric]:

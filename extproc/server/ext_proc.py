@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import grpc
 
 from extproc.adapters import wire
+from extproc.adapters.body_reader import Salts
+from extproc.api.reading import Unread
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.observer import Observer
@@ -20,7 +22,7 @@ from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
 from extproc.server.siblings import Siblings
-from extproc.stream.errands import Charge, CountTokens, Errand, Hold, TakePlace
+from extproc.stream.errands import Charge, CountTokens, Errand, Hold, ReadBody, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
@@ -56,6 +58,7 @@ class Shell:
     charges: Charges | None = None  # needed for `rules.limits`
     cold_waits: ColdWaits | None = None  # needed for models that are waited for
     siblings: Siblings | None = None  # of one among several workers
+    read: Callable[[Unread, Salts], Awaitable[object]] | None = None  # needed for `rules.read_apart_bytes`
 
 
 class ExtProc:
@@ -152,8 +155,10 @@ class ExtProc:
         shell = self._shell
         while True:
             match step:
+                case ReadBody():
+                    result: object = await shell.read(step.unread, step.salts) if shell.read else None
                 case CountTokens():
-                    result: object = await shell.count(step) if shell.count else None
+                    result = await shell.count(step) if shell.count else None
                 case TakePlace():
                     result = await shell.places.take(step) if shell.places else 0
                 case Charge():

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
+from extproc.adapters.body_reader import APART_BYTES, BodyReader
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import HttpClient
@@ -77,14 +78,15 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
     bookings = Bookings(registry.link, registry.base, name, router.ledger)
     fleet_known, kv_known = asyncio.Event(), asyncio.Event()
     feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
-    ladder = LadderWatch(router, feed)
-    rules = replace(settings.rules, counted_models=tokenizers.models)
+    ladder, reader = LadderWatch(router, feed), BodyReader()
+    rules = replace(settings.rules, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
     strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
     charges = RateLimits(registry.link, registry.base, name, rules.limits) if rules.limits.rules else None
     metrics = Metrics(
         lambda: replace(
             gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding),
             limits=charges.counts if charges is not None else None,
+            bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
     observer, tally = observing(router, metrics)
@@ -104,6 +106,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             charges,
             cold_waits,
             siblings,
+            reader.read,
         )
     )
     bookings.on_heard = service.holding.stir
@@ -115,6 +118,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
         service.holding.view,
     )
     async with (
+        reader,
         registry,
         siblings or nullcontext(),
         keeping_intents(router, registry, name, settings, metrics),

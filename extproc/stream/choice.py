@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from extproc.core.features import request_of
+from extproc.core.features import read_text, request_of
 from extproc.core.models.plan import Plan, Question, plan_for
-from extproc.core.models.signals import signals_of
 from extproc.core.router import Router
 from extproc.core.values.option import Option
 from extproc.core.values.request import Caller, Prompt, Request
@@ -28,7 +27,7 @@ def plan_of(
     body_bytes: int,
 ) -> Plan:
     """What the name in a body leads to. `headers`: those that rules look at, by lower-case name."""
-    policy = router.policy
+    policy, read = router.policy, read_text(prompt)
 
     def request_for(model: str) -> Request:
         return request_of(
@@ -39,6 +38,7 @@ def plan_of(
             now,
             share_prefixes=policy.tenants_share_prefixes,
             body_bytes=body_bytes,
+            read=read,
         )
 
     def served(name: str) -> bool:
@@ -49,7 +49,7 @@ def plan_of(
         caller=caller,
         headers=headers,
         request_for=request_for,
-        signals=lambda: signals_of(prompt.pieces),
+        signals=read.signals,
         served=served,
     )
     return plan_for(question, policy.models, policy.classes)

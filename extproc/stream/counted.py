@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from extproc.core.eligibility.counting import wish_for
@@ -10,7 +10,7 @@ from extproc.core.features import with_count, with_ids
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.option import Option
-from extproc.core.values.request import Prompt, Request
+from extproc.core.values.request import Countable, Prompt, Request
 from extproc.stream.choice import only_first
 from extproc.stream.errands import CountTokens, Moment, Steps
 
@@ -27,11 +27,18 @@ def counted(
         return options
     if prompt.token_ids:
         request = with_ids(request, prompt, wish.layouts)
-    elif prompt.countable is not None and (what := prompt.countable()) is not None:
+    elif (what := _what(prompt)) is not None:
         count = yield from moment.ask(CountTokens(request.model, what, want_ids=bool(wish.layouts)))
         if isinstance(count, ExactCount):
             request = with_count(request, prompt, count, wish.layouts)
     return (replace(options[0], request=request), *options[1:])
+
+
+def _what(prompt: Prompt) -> Countable | Callable[[], Countable | None] | None:
+    """What is to be counted; of a prompt whose text is not here, how to come by it."""
+    if prompt.countable is None or prompt.text is not None:
+        return prompt.countable
+    return prompt.countable()
 
 
 def _may_count(prompt: Prompt, request: Request, models: Set[str]) -> bool:

@@ -1,7 +1,8 @@
 """The course of one request from its whole body to the reply: each step in its order, errands in between.
 
-    body -> prompt -> the models that may serve it -> within its limits -> counted, if that could change the decision
-    -> let in, perhaps held before -> a place taken, in strict mode -> RouteTo
+    body -> prompt, read elsewhere if it is large -> the models that may serve it -> within its limits
+    -> counted, if that could change the decision -> let in, perhaps held before -> a place taken, in strict mode
+    -> RouteTo
 
 A model that is loaded nowhere may be waited for; then it is decided anew. The course may end sooner: with an Answer
 where the client or the fleet is at fault, with PassOn where Envoy guesses better.
@@ -16,10 +17,12 @@ from urllib.parse import quote
 from msgspec import structs
 
 from extproc.api import errors
-from extproc.api.body import BodyError
+from extproc.api.body import BodyError, Chunk
+from extproc.api.reading import Unread, guessed, joined
 from extproc.api.renaming import renamed
 from extproc.core.features import request_of
 from extproc.core.models.plan import Plan
+from extproc.core.prefixes.prefix_chain import prefix_salt
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.option import Choice, Option
@@ -28,7 +31,7 @@ from extproc.stream.choice import plan_of
 from extproc.stream.cold import outlook_of, warmed, worth_trying
 from extproc.stream.counted import counted
 from extproc.stream.destination import answer, route_to, undecided
-from extproc.stream.errands import Moment, Steps
+from extproc.stream.errands import Moment, ReadBody, Steps
 from extproc.stream.head import Head
 from extproc.stream.held import Admitting
 from extproc.stream.limited import limited
@@ -55,17 +58,20 @@ class Course:
         self.plan: Plan | None = None  # what the model's name leads to
         self.choice: Choice | None = None  # the latest
         self.decided_at_s = 0.0
+        self.is_guess = False  # the body could not be read in time: what is asked for is guessed from its size
         self.headers: Headers = ()  # of the answer, whoever gives it
 
-    def steps(self, body: bytes, now: float, draw: float) -> Steps[End]:
-        """From the body to the reply. `now` in seconds, `draw` in [0, 1) for near-ties."""
+    def steps(self, chunks: tuple[Chunk, ...], now: float, draw: float) -> Steps[End]:
+        """From the body, as it came, to the reply. `now` in seconds, `draw` in [0, 1) for near-ties."""
         router, rules, moment = self._router, self._rules, Moment(now, draw)
         try:
-            prompt = self._prompt(body)
+            prompt = yield from self._read(chunks, moment)
         except BodyError as error:
             return answer(errors.bad_body(error, self.dialect))
-        plan = self._planned(prompt, now, len(body))
-        likeliest = self._likeliest(plan, prompt, now)
+        if prompt is None:
+            return self.pass_on("unread_body", moment.draw)
+        plan = self._planned(prompt, moment.now, sum(map(len, chunks)))
+        likeliest = self._likeliest(plan, prompt, moment.now)
         within = yield from limited(rules.limits, likeliest, prompt.model, self.dialect, moment)
         self.headers = within.headers
         if within.refusal is not None:
@@ -80,7 +86,7 @@ class Course:
         choice = yield from warmed(router, (yield from decide()), decide, moment)
         if choice.decision.chosen is None:
             return self._turned_away(plan, choice, moment)
-        return self._routed(choice, body, within.receipt)
+        return self._routed(choice, chunks, within.receipt)
 
     @property
     def request(self) -> Request | None:
@@ -114,8 +120,30 @@ class Course:
         return undecided(self._router, reason, RequestBody, draw, self._head.gateway, self.dialect)
 
     def _prompt(self, body: bytes) -> Prompt:
-        """The body's prompt, without what the operator does not let bodies say."""
-        prompt = self._head.endpoint.parse(body, self._head.content_type)
+        return self._trusted(self._head.endpoint.parse(body, self._head.content_type))
+
+    def _read(self, chunks: tuple[Chunk, ...], moment: Moment) -> Steps[Prompt | None]:
+        """The prompt of a body; one that could not be read in time is guessed. None if nothing can be said of it."""
+        most_bytes = self._rules.read_apart_bytes
+        if most_bytes is None or sum(map(len, chunks)) <= most_bytes:
+            return self._prompt(joined(chunks))
+        unread = Unread(self._head.path, self._head.content_type, chunks)
+        found = yield from moment.ask(ReadBody(unread, self._salts))
+        if isinstance(found, BodyError):
+            raise found
+        self.is_guess = not isinstance(found, Prompt)
+        prompt = found if isinstance(found, Prompt) else guessed(unread)
+        return None if prompt is None else self._trusted(prompt)
+
+    def _salts(self, prompt: Prompt) -> tuple[str, ...]:
+        """The salts of all models that a prompt may come to be for."""
+        policy = self._router.policy
+        tenant = "" if policy.tenants_share_prefixes else self._head.caller.tenant
+        names = policy.models.behind(prompt.model) if prompt.reuses_cache else ()
+        return tuple([prefix_salt(name, tenant, prompt.cache_salt) for name in names])
+
+    def _trusted(self, prompt: Prompt) -> Prompt:
+        """The prompt without what the operator does not let bodies say."""
         if prompt.priority is None or self._rules.trust.body_priority:
             return prompt
         return replace(prompt, priority=None)
@@ -148,7 +176,7 @@ class Course:
         self.decided_at_s = moment.now
         return self.choice
 
-    def _routed(self, choice: Choice, body: bytes, receipt: str) -> RouteTo:
+    def _routed(self, choice: Choice, chunks: tuple[Chunk, ...], receipt: str) -> RouteTo:
         """The reply that sends it there, by the chosen model's name where the client's call says another."""
         assert self.plan is not None
         request, head = choice.option.request, self._head
@@ -157,7 +185,8 @@ class Course:
             reply = replace(reply, features=structs.replace(reply.features, charge=receipt))
         if request.model == self.plan.asked:
             return reply
-        changed = renamed(head.endpoint, head.path, head.content_type, body, self.plan.asked, request.model)
+        body, asked = joined(chunks), self.plan.asked
+        changed = renamed(head.endpoint, head.path, head.content_type, body, asked, request.model)
         self.headers = (*self.headers, (MODEL_HEADER, quote(request.model, safe=_HEADER_TEXT)))
         return replace(reply, path=changed.path, body=changed.body)
 

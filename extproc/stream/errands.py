@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from extproc.api.reading import Unread
 from extproc.core.limits.rules import Bucket
-from extproc.core.values.request import Countable, RequestClass
+from extproc.core.values.request import Countable, Prompt, RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBody:
+    """Read a large body; comes back with its Prompt, a BodyError, or None if that was not possible in time.
+
+    The prompt's text may stay away: `salts` tells under which salts its blocks may be asked for.
+    """
+
+    unread: Unread
+    salts: Callable[[Prompt], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class CountTokens:
-    """Count these tokens; comes back with an ExactCount, or None if that was not possible in time."""
+    """Count these tokens; comes back with an ExactCount, or None if that was not possible in time.
+
+    `what` may have to be made first, which takes long: None then says that it cannot be counted.
+    """
 
     model: str
-    what: Countable
+    what: Countable | Callable[[], Countable | None]
     want_ids: bool  # and not just their number
 
 
@@ -73,7 +88,7 @@ class Hold:
     model: str = ""  # the likeliest
 
 
-Errand = CountTokens | TakePlace | Charge | AwaitModel | Hold
+Errand = ReadBody | CountTokens | TakePlace | Charge | AwaitModel | Hold
 
 
 @dataclass(frozen=True, slots=True)

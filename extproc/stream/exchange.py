@@ -31,6 +31,7 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from extproc.api import errors
+from extproc.api.body import Chunk
 from extproc.api.caller import caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
@@ -121,6 +122,11 @@ class Exchange:
         return self._course.decision if self._course else None
 
     @property
+    def is_guess(self) -> bool:
+        """Whether its body could not be read in time, so that what is asked for was guessed from its size."""
+        return self._course is not None and self._course.is_guess
+
+    @property
     def replied(self) -> bool:
         """Whether all has been said of the request."""
         return self._state in (_State.ROUTED, _State.PASSED, _State.ANSWERED)
@@ -138,7 +144,7 @@ class Exchange:
             case _State.BODY, RequestBody():
                 if not message.last and self._mode in UNSEEN:
                     return self._pass_on(UNSEEN[self._mode], draw)
-                return self._decide(message.body, now, draw)
+                return self._decide((message.body,), now, draw)
             case _State.ROUTED, ResponseHeaders():
                 return (self._served(message, now),)
             case _State.PASSED, ResponseHeaders():
@@ -148,7 +154,7 @@ class Exchange:
             case _State.COLLECTING, Trailers(of_request=True):
                 assert self._intake is not None  # COLLECTING is entered with one
                 self._trailers = True
-                return self._decide(self._intake.whole(), now, draw)
+                return self._decide(self._intake.chunks(), now, draw)
             case (_, RequestHeaders()) | (_State.NEW, RequestBody() | Trailers(of_request=True)):
                 raise OutOfOrderError(f"{type(message).__name__} came out of order: is request_header_mode SEND?")
             case _, RequestBody():
@@ -252,7 +258,7 @@ class Exchange:
         if not self._intake.add(message.body):
             return self._end(answer(errors.too_large(self._course.dialect)))
         if message.last or self._intake.full:
-            return self._decide(self._intake.whole(), now, draw)
+            return self._decide(self._intake.chunks(), now, draw)
         return ()
 
     def _let_on(self, message: RequestBody) -> Replies:
@@ -264,10 +270,10 @@ class Exchange:
             return ()
         return (Continue(RequestBody),)
 
-    def _decide(self, body: bytes, now: float, draw: float) -> Replies | Errand:
+    def _decide(self, chunks: tuple[Chunk, ...], now: float, draw: float) -> Replies | Errand:
         assert self._course is not None  # a body is expected only after headers that began a course
         self._state = _State.AWAITING
-        self._steps = self._course.steps(body, now, draw)
+        self._steps = self._course.steps(chunks, now, draw)
         try:
             return next(self._steps)
         except StopIteration as end:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extproc.api.body import Chunk
 from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody, Substitute
 
 COLLECTED = frozenset({BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY})
@@ -34,9 +35,9 @@ class Intake:
         told = mode is BodyMode.STREAMED_EARLY and content_length.isdecimal() and len(content_length) < 16
         self._missing_bytes = int(content_length) if told else -1
         self._room_bytes = limit_bytes
-        self._chunks: list[bytes] = []
+        self._chunks: list[Chunk] = []
 
-    def add(self, chunk: bytes) -> bool:
+    def add(self, chunk: Chunk) -> bool:
         """Take a chunk in; False if the body is longer than allowed, and then forget it."""
         self._room_bytes -= len(chunk)
         self._missing_bytes -= len(chunk)
@@ -50,9 +51,9 @@ class Intake:
         """Whether all is here that was announced, where that has to tell us the end."""
         return not self._missing_bytes
 
-    def whole(self) -> bytes:
+    def chunks(self) -> tuple[Chunk, ...]:
         """The body so far."""
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return tuple(self._chunks)
 
     def onward(self, *, ended: bool, instead: bytes | None = None) -> Replies:
         """Replies that let the body go on, or what is sent in place of it; it is forgotten then.
@@ -66,7 +67,7 @@ class Intake:
             # Envoy wants as many replies as it sent chunks.
             return tuple(map(Substitute, _cut(instead, -(-len(instead) // len(chunks)), len(chunks))))
         if instead is not None:
-            chunks = list(_cut(instead, CHUNK_BYTES, -(-len(instead) // CHUNK_BYTES)))
+            chunks = [*_cut(instead, CHUNK_BYTES, -(-len(instead) // CHUNK_BYTES))]
         return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=ended))
 
 
@@ -75,7 +76,7 @@ def _cut(body: bytes, size: int, count: int) -> Iterator[bytes]:
     return (body[number * size : (number + 1) * size] for number in range(count))
 
 
-def _handed_back(chunks: list[bytes], *, ended: bool) -> Iterator[Reply]:
+def _handed_back(chunks: list[Chunk], *, ended: bool) -> Iterator[Reply]:
     """Envoy ends a body with an empty chunk; the one before it can carry the mark, and saves a message."""
     for number, chunk in enumerate(chunks, 1):
         yield HandBack(chunk, last=ended and number == len(chunks))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from extproc.api.body import Chunk
 from extproc.core.values.outcome import Features
 from extproc.errors import ExtprocError
 
@@ -60,7 +61,7 @@ class RequestHeaders:
 class RequestBody:
     """The request's body, or a chunk of it. `last`: nothing follows, trailers included."""
 
-    body: bytes
+    body: Chunk
     last: bool = True
 
 
@@ -150,7 +151,7 @@ class MoreTime:
 class HandBack:
     """A chunk of a body on its way (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
-    body: bytes
+    body: Chunk
     last: bool
     of_request: bool = True  # False: of the answer
 

@@ -31,6 +31,7 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
     destination: Destination = Destination.CLUSTER
     rule_headers: frozenset[str] = frozenset()  # that the operator's rules on models look at, by lower-case name
+    read_apart_bytes: int | None = None  # longer bodies are read by the shell, off its loop; None: all at once here
     body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
 
     @property

@@ -15,6 +15,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from extproc.adapters.wire import plain
 from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
+from extproc.adapters.wire.large_body import large_body
 from extproc.adapters.wire.wire_error import WireError
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
@@ -67,6 +68,8 @@ _BODY_MODES = {
 
 def decode_message(data: bytes, wanted: Container[str] = ()) -> Message:
     """One ProcessingRequest, with the headers in `wanted` (lower-case names). Raises WireError."""
+    if (large := large_body(data)) is not None:
+        return large
     try:
         request = ext_proc.ProcessingRequest.FromString(data)
     except Exception as error:  # protobuf's DecodeError has no common home across its backends
@@ -192,7 +195,7 @@ def _hand_back(reply: HandBack) -> bytes:
     answer = ext_proc.ProcessingResponse()
     part = answer.request_body if reply.of_request else answer.response_body
     streamed = part.response.body_mutation.streamed_response
-    streamed.body = reply.body
+    streamed.body = bytes(reply.body)
     streamed.end_of_stream = reply.last
     return bytes(answer.SerializeToString())
 

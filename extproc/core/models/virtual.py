@@ -98,6 +98,17 @@ class ModelPolicy:
             named += [virtual.tenants, *(rule.when.tenants for rule in virtual.rules)]
         return any(named)
 
+    def behind(self, name: str) -> tuple[str, ...]:
+        """All models that a request for this name may come to be for, the name itself first, and perhaps some more."""
+        found = {name: None}
+        for each in (name, self.aliases.get(name, name)):
+            found[each] = None
+            found |= dict.fromkeys(self.virtual[each].candidates if each in self.virtual else ())
+        for each in tuple(found):
+            for chains in (self.fallbacks, self.context_fallbacks):
+                found |= dict.fromkeys(chains.get(each, ()))
+        return tuple(found)
+
     def names_for(self, tenant: str) -> tuple[str, ...]:
         """Virtual names and aliases that a tenant may use."""
         return tuple(sorted(name for name in (*self.virtual, *self.aliases) if self.may_use(name, tenant)))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from struct import Struct
 
 import xxhash
 
 BLOCK_BYTES = 256  # about 64 tokens of English, four KV blocks of vLLM's default size
 MAX_BLOCKS = 16_384  # of one prompt: 4 MiB of text, or 262,144 tokens in blocks of 16; what follows has no hash
 _TOKEN_BYTES = 4
+_TOGETHER = 64  # blocks that are cut at once: a call for each costs as much as its hash
 
 
 def byte_chain(pieces: Iterable[bytes], salt: str, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
@@ -21,7 +24,7 @@ def byte_chain(pieces: Iterable[bytes], salt: str, block_bytes: int = BLOCK_BYTE
     `pieces` are the prompt's parts in the order in which the engine sees them; `salt` keeps apart what engines never
     share (model, LoRA adapter, tenant, cache salt).
     """
-    return _chain(b"".join(pieces), salt, block_bytes)
+    return _extend(chain_seed(salt), b"".join(pieces), block_bytes)
 
 
 def token_chain(token_ids: Sequence[int], salt: str, block_size_tokens: int) -> tuple[int, ...]:
@@ -48,14 +51,15 @@ def extend_chain(parent: int, token_ids: Sequence[int], block_size_tokens: int) 
     return _extend(parent, array("I", token_ids).tobytes(), block_size_tokens * _TOKEN_BYTES)
 
 
-def _chain(prompt: bytes, salt: str, block_bytes: int) -> tuple[int, ...]:
-    return _extend(chain_seed(salt), prompt, block_bytes)
-
-
 def _extend(parent: int, prompt: bytes, block_bytes: int) -> tuple[int, ...]:
-    blocks = memoryview(prompt)
-    hashes = []
-    for start in range(0, min(len(blocks), MAX_BLOCKS * block_bytes) - block_bytes + 1, block_bytes):
-        parent = xxhash.xxh3_64_intdigest(blocks[start : start + block_bytes], parent)
-        hashes.append(parent)
+    digest, blocks = xxhash.xxh3_64_intdigest, min(len(prompt) // block_bytes, MAX_BLOCKS)
+    hashes: list[int] = []
+    for first in range(0, blocks, _TOGETHER):
+        cut = _cutter(block_bytes, min(_TOGETHER, blocks - first)).unpack_from(prompt, first * block_bytes)
+        hashes += [parent := digest(block, parent) for block in cut]
     return tuple(hashes)
+
+
+@lru_cache(maxsize=1024)
+def _cutter(block_bytes: int, blocks: int) -> Struct:
+    return Struct(f"{block_bytes}s" * blocks)

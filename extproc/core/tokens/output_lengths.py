@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class AnswerKind:
     @classmethod
     def of(cls, model: str, api: str, tenant: str, stream: bool, max_output_tokens: int | None) -> AnswerKind:
         """The kind of a request, with the cap that its client named."""
-        bucket = -1 if max_output_tokens is None else sum(max_output_tokens > size for size in _BUCKETS_TOKENS)
+        bucket = -1 if max_output_tokens is None else bisect_left(_BUCKETS_TOKENS, max_output_tokens)
         return cls(model, api, tenant, stream, bucket)
 
     def levels(self) -> tuple[_Level, ...]:
@@ -102,8 +103,9 @@ class OutputLengths:
         self, kind: AnswerKind, max_output_tokens: int | None = None, context_left_tokens: int | None = None
     ) -> Expected:
         """What one answer will probably need, within the client's cap and what its prompt leaves of the context."""
-        limits = [max(0, limit) for limit in (max_output_tokens, context_left_tokens) if limit is not None]
-        limit_tokens = min(limits, default=None)
+        limit_tokens = max_output_tokens if context_left_tokens is None else context_left_tokens
+        if limit_tokens is not None:
+            limit_tokens = max(0, limit_tokens if max_output_tokens is None else min(limit_tokens, max_output_tokens))
         distribution = self._distribution(kind)
         p50, p90 = distribution.quantile(0.5), distribution.quantile(0.9)
         if limit_tokens is not None:
@@ -156,7 +158,10 @@ class OutputLengths:
         }
 
     def _distribution(self, kind: AnswerKind) -> Distribution:
-        levels, stand_in = kind.levels(), self._stand_ins.get(kind.model)
+        stand_in = self._stand_ins.get(kind.model)
+        if not self._windows:
+            return stand_in or self._prior
+        levels = kind.levels()
         for level in levels:
             window = self._windows.get(level)
             if window is None:

@@ -80,7 +80,10 @@ class TokenEstimator:
 
     def estimate(self, model: str, pieces: Sequence[bytes]) -> Estimate:
         """Estimate the tokens of a prompt's text, chat template included; pieces are its parts as UTF-8."""
-        counts = count_classes(pieces)
+        return self.of_counts(model, count_classes(pieces))
+
+    def of_counts(self, model: str, counts: Counts) -> Estimate:
+        """The same for a text that has been counted."""
         calibration = self._models.get(model, self._unknown)
         tokens = calibration.tokens(counts)
         return Estimate(max(1, round(tokens)), calibration.relative_error(tokens), counts)

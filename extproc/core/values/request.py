@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from extproc.core.values.instance import Capability
 from extproc.core.values.placement import ANYWHERE, Placement
+
+if TYPE_CHECKING:
+    from extproc.core.prompt_text import PromptText
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Prompt:
     priority: int | None = None  # as the client claims; lower is more urgent, as vLLM has it
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
     countable: Callable[[], Countable | None] | None = None  # made when asked for; None: can only be estimated
+    text: PromptText | None = None  # what is known of its text where `pieces` are not here, read by another process
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,134 @@
+"""A body as the prompt that it asks for: read at once, or, where nobody had the time, guessed from its size.
+
+All of it are pure functions of a path, a content type and bytes, so that another process can do the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from extproc.api.body import MAX_MODEL_CHARS, BodyError, Chunk
+from extproc.api.paths import endpoint_for
+from extproc.core.models.signals import Signals
+from extproc.core.prompt_text import PromptText
+from extproc.core.tokens.token_counts import SAMPLE_BYTES, count_text
+from extproc.core.values.request import Countable, Prompt
+
+_EDGE_BYTES = 64 * 1024  # of a body that is not read, where its model is looked for
+_MODEL = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("[^"\\]{1,%d}")' % MAX_MODEL_CHARS)
+_PARTS = 16  # of such a body, whose bytes are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A body that is to be read: the path and the content type tell how."""
+
+    path: str
+    content_type: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return sum(map(len, self.chunks))
+
+
+def joined(chunks: Sequence[Chunk]) -> bytes:
+    """A body in one piece; it is copied only if it came in several, or as part of something larger."""
+    return chunks[0] if len(chunks) == 1 and isinstance(chunks[0], bytes) else b"".join(chunks)
+
+
+def read_prompt(path: str, content_type: str, body: bytes) -> Prompt:
+    """The prompt of a body that was sent to a path. Raises BodyError."""
+    endpoint = endpoint_for("POST", path)
+    if endpoint is None:
+        raise BodyError("The path is none that takes a prompt.")
+    return endpoint.parse(body, content_type)
+
+
+def countable_of(unread: Unread) -> Countable | None:
+    """What can be counted exactly of a body that was read elsewhere: it is read once more. None if nothing can."""
+    prompt = read_prompt(unread.path, unread.content_type, joined(unread.chunks))
+    return None if prompt.countable is None else prompt.countable()
+
+
+def guessed(unread: Unread) -> Prompt | None:
+    """A stand-in for the prompt of a body that nobody has read; None if not even the model can be told.
+
+    Its model is the last one named at the body's end, or the first at its beginning. Its tokens are what so many bytes
+    that look like these would have: too many where it holds images. No blocks are known.
+    """
+    endpoint, model = endpoint_for("POST", unread.path), _model_at_edge(unread.chunks)
+    if endpoint is None or not model:
+        return None
+    size_bytes = unread.size_bytes
+    sample = _sample(unread.chunks)
+    one, pieces, *counts = count_text(sample, 1)
+    scale = size_bytes / max(1, len(sample))
+    scaled = (one, pieces, *[round(scale * count) for count in counts])
+    text = PromptText(scaled, size_bytes, lambda _salt: (), Signals, is_guess=True)
+    return Prompt(api=endpoint.api, model=model, pieces=(), text=text)
+
+
+def _model_at_edge(chunks: Sequence[Chunk]) -> str:
+    for text, which in ((_end(chunks), -1), (_beginning(chunks), 0)):
+        if found := _MODEL.findall(text):
+            try:
+                return str(orjson.loads(found[which]))
+            except orjson.JSONDecodeError:
+                continue
+    return ""
+
+
+def _beginning(chunks: Sequence[Chunk]) -> bytes:
+    return bytes(chunks[0][:_EDGE_BYTES]) if chunks else b""
+
+
+def _end(chunks: Sequence[Chunk]) -> bytes:
+    """A body's end, which may have come in small chunks."""
+    parts: list[Chunk] = []
+    missing_bytes = _EDGE_BYTES
+    for chunk in reversed(chunks):
+        parts.append(chunk[-missing_bytes:])
+        missing_bytes -= len(parts[-1])
+        if missing_bytes <= 0:
+            break
+    return b"".join(reversed(parts))
+
+
+def _sample(chunks: Sequence[Chunk]) -> bytes:
+    """Some bytes from all over a body."""
+    part_bytes = SAMPLE_BYTES // _PARTS
+    if len(chunks) == 1:
+        step = max(1, len(chunks[0]) // _PARTS)
+        return b"".join([chunks[0][start : start + part_bytes] for start in range(0, step * _PARTS, step)])
+    step = max(1, len(chunks) // _PARTS)
+    return b"".join([chunk[:part_bytes] for chunk in chunks[::step][:_PARTS]])
+
+
+@dataclass(frozen=True, slots=True)
+class Abridged:
+    """What a process that has read a body tells of it: its text and what of it can be counted are left out."""
+
+    prompt: Prompt
+    counts: tuple[int, ...]
+    size_bytes: int
+    signals: Signals
+    is_countable: bool
+
+
+def abridged(prompt: Prompt, read: PromptText) -> Abridged:
+    """A prompt without its text, for `restored`: all that is left can be pickled."""
+    short = replace(prompt, pieces=(b"",) if prompt.pieces and prompt.token_ids else (), countable=None)
+    return Abridged(short, read.counts, read.size_bytes, read.signals(), prompt.countable is not None)
+
+
+def restored(told: Abridged, chains: dict[str, tuple[int, ...]], unread: Unread | None) -> Prompt:
+    """The prompt as it is decided upon. `chains`: by salt. `unread`: the body, if it may be counted exactly."""
+    text = PromptText(told.counts, told.size_bytes, lambda salt: chains.get(salt, ()), lambda: told.signals)
+    countable = (lambda: countable_of(unread)) if told.is_countable and unread is not None else None
+    return replace(told.prompt, text=text, countable=countable)

@@ -1,0 +1,126 @@
+"""Large bodies in a process of their own: the same prompts, within a budget, whatever becomes of that process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from extproc.adapters.body_reader import BodyReader, ReadOutcome
+from extproc.api.body import BodyError
+from extproc.api.reading import Unread, read_prompt
+from extproc.core.features import read_text
+from extproc.core.values.request import Prompt
+
+CHAT = "/v1/chat/completions"
+BODY = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "all of it is text; " * 60_000}]})
+PATIENT_S = 60.0
+
+
+def unread(body: bytes = BODY) -> Unread:
+    return Unread(CHAT, "", (memoryview(body)[:1000], body[1000:]))
+
+
+def salts(prompt: Prompt) -> tuple[str, ...]:
+    return (f"{prompt.model}/1", f"{prompt.model}/2")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def reading(budget_s: float = PATIENT_S, **limits: int) -> AsyncIterator[BodyReader]:
+    async with BodyReader(budget_s, **limits) as reader:
+        yield reader
+        await until(lambda: not reader.pending)
+
+
+async def test_another_process_names_the_same_blocks_and_counts_the_same_bytes() -> None:
+    """Or no prefix would ever be found again."""
+    here = read_text(read_prompt(CHAT, "", BODY))
+    async with reading() as reader:
+        for _ in range(2):
+            found = await reader.read(unread(), salts)
+            assert isinstance(found, Prompt)
+            assert found.text is not None
+            there = found.text
+            assert (there.counts, there.size_bytes, there.signals()) == (here.counts, here.size_bytes, here.signals())
+            for salt in ("m/1", "m/2"):
+                assert there.chain(salt) == here.chain(salt) != ()
+            assert there.chain("m/3") == ()
+        assert reader.outcomes == {ReadOutcome.READ: 2}
+
+
+async def test_a_bad_body_comes_back_as_the_same_error_as_here() -> None:
+    """With the field at fault; and the next one is read."""
+    bad = orjson.dumps({"model": "m", "messages": []})
+    with pytest.raises(BodyError) as here:
+        read_prompt(CHAT, "", bad)
+    async with reading() as reader:
+        there = await reader.read(unread(bad), salts)
+        assert isinstance(there, BodyError)
+        assert (there.message, there.param) == (here.value.message, here.value.param)
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+
+
+async def test_a_budget_that_is_over_ends_the_wait_and_not_the_reader() -> None:
+    """What comes of the body later is dropped, and its room is free again."""
+    async with reading(0.0) as reader:
+        assert await reader.read(unread(), salts) is None
+        assert reader.outcomes == {ReadOutcome.TIMED_OUT: 1}
+        reader.budget_s = PATIENT_S
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+
+
+async def test_bodies_beyond_the_bounds_are_not_even_begun() -> None:
+    """By their number, and by their bytes."""
+    async with reading(max_pending=1) as reader:
+        first = asyncio.create_task(reader.read(unread(), salts))
+        await asyncio.sleep(0)
+        assert await reader.read(unread(), salts) is None
+        assert isinstance(await first, Prompt)
+        assert reader.outcomes == {ReadOutcome.BUSY: 1, ReadOutcome.READ: 1}
+    async with reading(max_pending_bytes=len(BODY) - 1) as reader:
+        assert await reader.read(unread(), salts) is None
+
+
+async def test_whoever_hangs_up_while_a_body_is_read_leaves_nothing_behind() -> None:
+    """The client is gone: its body's room is given back, and others are read."""
+    async with reading(max_pending=1) as reader:
+        call = asyncio.create_task(reader.read(unread(), salts))
+        await asyncio.sleep(0)
+        assert reader.pending == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: not reader.pending)
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+
+
+async def test_a_reading_process_that_dies_is_replaced() -> None:
+    """One body cannot be read; the one after it can."""
+    async with reading() as reader:
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+        assert reader.process_id is not None
+        os.kill(reader.process_id, signal.SIGKILL)
+        assert await reader.read(unread(), salts) is None
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+        assert reader.outcomes == {ReadOutcome.READ: 2, ReadOutcome.FAILED: 1}
+
+
+async def test_the_reading_process_ends_with_its_owner() -> None:
+    """Closing ends it, and so would the owner's death: it hears that the socket is closed."""
+    async with reading() as reader:
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+        process_id = reader.process_id
+    assert process_id is not None
+    await until(lambda: not Path(f"/proc/{process_id}").exists())
