@@ -6,7 +6,7 @@ when somebody asks. Cost terms are read from the fields of `Cost`, so that a new
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from extproc.core.reasons.measured import Measured
 from extproc.core.reasons.model_choice import ModelsTold
@@ -159,7 +159,7 @@ def terms(cost: Cost) -> dict[str, float]:
 
     What the class of the request weighs more or less than its bare seconds stands under `WEIGHTS`.
     """
-    names = [field.name for field in fields(cost) if field.name not in _NO_TERMS]
+    names = [name for name in cost.__struct_fields__ if name not in _NO_TERMS]
     values = {name.removesuffix("_s"): getattr(cost, name) for name in names}
     return values | {WEIGHTS: cost.total_s - sum(values.values())}
 
