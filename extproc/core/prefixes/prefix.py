@@ -74,7 +74,10 @@ class PrefixIndex:
         return found
 
     def depths(self, prefix: Sequence[int]) -> list[tuple[tuple[str, ...], int]]:
-        """The same by groups of instances that hold equally much: their keys, and the blocks."""
+        """The same by groups: keys, and blocks that all of them hold. What a later group says of one counts.
+
+        So the group of a beginning that many share is the same one whoever holds more: its keys are kept.
+        """
         found: list[tuple[tuple[str, ...], int]] = []
         _, rows = self._blocks.look_up(prefix)
         if not len(rows):
@@ -84,7 +87,7 @@ class PrefixIndex:
         for depth, number in zip(starts, numbers, strict=True):
             holders = bits[number] & live
             if depth and holders != live:
-                found.append((self._keys_of(live & ~holders), depth))
+                found.append((self._keys_of(live), depth))
             live = holders
             if not live:
                 return found

@@ -109,7 +109,8 @@ class RecentPrefixes:
         found: list[tuple[tuple[str, ...], int]] = []
         over_s = now - RECENT_S
         # The few that are too old and whom no insertion has ended yet: what each was sent lately is less.
-        old = list(takewhile(lambda each: each[0] <= over_s, self._sent))
+        sent = self._sent
+        old = list(takewhile(lambda each: each[0] <= over_s, sent)) if sent and sent[0][0] <= over_s else ()
         less: dict[str, int] = {}
         at, depth = self._root, 0
         while depth < len(prefix):

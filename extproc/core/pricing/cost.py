@@ -248,7 +248,7 @@ def _tpot_s(columns: Columns, step_s: Floats, output_tokens: int) -> Floats:
     """
     answer_tokens = columns.answer_tokens
     if columns.any_answer_unknown:
-        answer_tokens = np.where(answer_tokens > 0, answer_tokens, output_tokens)
+        answer_tokens = answer_tokens + columns.answers_unknown * number(output_tokens)
     prompts = columns.requests / np.maximum(answer_tokens, _SHORTEST_TOKENS)
     tpot_s: Floats = step_s + prompts * np.maximum(columns.prompt_s - step_s, _NOTHING)
     return tpot_s
