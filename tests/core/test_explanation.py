@@ -159,7 +159,7 @@ def test_what_is_kept_holds_no_hashes() -> None:
     """A prompt's hash chains may be a MiB; the material of an explanation must stay small."""
     asked = request(prefix=blocks(1, 5000), chains={KvLayout(16, "m"): (1, 2, 3)}, token_counts=(1, 2))
     slim = kept(instance(), asked=asked).request
-    assert (slim.prefix, slim.chains, slim.token_counts) == ((), {}, ())
+    assert len(msgspec.json.encode(slim)) < 300
 
 
 MISSES: list[tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] = [
