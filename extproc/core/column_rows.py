@@ -43,7 +43,8 @@ WORK = (
     "answer_tokens",
     "prefill_free_at_s",
     "foreign_waiting",
-    "answers_unknown",  # 1 where there are requests, and how long their answers will be is not known
+    "ends_per_step",  # answers that end with each decode step, if the batch stays as large as it is …
+    "answers_unknown",  # … 0 for requests, so many, of whose answers the length is not known
     "rated_rps",  # at which requests came, as of `Columns.rated_at_s`
     "prompt_s",  # that the prompts of those took in the mean, 0 if there were none
     "decoding",
@@ -54,6 +55,7 @@ WORK = (
     "slack_tokens",  # below so many there is no lack of room, nor a chance of an overflow (`Columns.has_room`)
 )
 
+SHORTEST_TOKENS = 8.0  # answers that are shorter hardly stand in a batch: most of such requests are at their prompts
 SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or for certain
 _UNKNOWN = float("inf")  # in place of a limit that nobody told
 _FEWEST_RPS = 1e-9  # requests a second, in the place of none
@@ -113,7 +115,8 @@ def work_row(
         answer_tokens,
         work.prefill_free_at_s,
         work.foreign_waiting,
-        requests > 0 and not answer_tokens,
+        requests / max(answer_tokens, SHORTEST_TOKENS) if answer_tokens else 0.0,
+        0 if answer_tokens else requests,
         rps * math.exp((min(pace.at_s, now) - rated_at_s) / MEMORY_S),
         pace.prefill_s / MEMORY_S / max(rps, _FEWEST_RPS),
         decoding,

@@ -214,6 +214,7 @@ class Columns:
             self.answer_tokens,
             self.prefill_free_at_s,
             self.foreign_waiting,
+            self.ends_per_step,
             self.answers_unknown,
             self.rated_rps,
             self.prompt_s,

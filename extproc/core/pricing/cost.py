@@ -16,7 +16,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from extproc.core.column_rows import SURE
+from extproc.core.column_rows import SHORTEST_TOKENS, SURE
 from extproc.core.columns import Columns
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
@@ -37,8 +37,7 @@ from extproc.core.values.request import Request
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
-_SHORTEST_TOKENS = number(8.0)  # answers that are shorter hardly stand in a batch: most are at their prompts
-_NOTHING, _HALF, _ONE = number(0.0), number(0.5), number(1.0)
+_NOTHING, _HALF = number(0.0), number(0.5)
 
 
 class Prices(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ class Prices(msgspec.Struct, frozen=True):
 
     def slowed_s(self) -> Floats:
         """By how much computing its prompt raises the time per token of an answer that runs there."""
-        answer_tokens = np.maximum(self.columns.answer_tokens, _SHORTEST_TOKENS)
+        answer_tokens = np.maximum(self.columns.answer_tokens, SHORTEST_TOKENS)
         slowed_s: Floats = (self.columns.decoding > 0) * self.held_back_s / answer_tokens
         return slowed_s
 
@@ -246,11 +245,10 @@ def _tpot_s(columns: Columns, step_s: Floats, output_tokens: int) -> Floats:
 
     which holds at once after a burst, when the rate at which prompts came is not known yet.
     """
-    answer_tokens = columns.answer_tokens
+    ends = columns.ends_per_step
     if columns.any_answer_unknown:
-        answer_tokens = answer_tokens + columns.answers_unknown * number(output_tokens)
-    prompts = columns.requests / np.maximum(answer_tokens, _SHORTEST_TOKENS)
-    tpot_s: Floats = step_s + prompts * np.maximum(columns.prompt_s - step_s, _NOTHING)
+        ends = ends + columns.answers_unknown / number(max(output_tokens, SHORTEST_TOKENS))
+    tpot_s: Floats = step_s + ends * np.maximum(columns.prompt_s - step_s, _NOTHING)
     return tpot_s
 
 
@@ -259,7 +257,8 @@ def _sharing_s(columns: Columns, speed: SpeedColumns, in_batch_tokens: Floats, o
 
     Of two answers of unknown length about half of either is produced together.
     """
-    sharing_s: Floats = columns.requests * number(output_tokens / 2) * speed.growth_s(_ONE, in_batch_tokens)
+    longer_s = speed.sequence_s + speed.context_s * in_batch_tokens
+    sharing_s: Floats = columns.requests * number(output_tokens / 2) * longer_s
     return sharing_s
 
 
