@@ -131,8 +131,8 @@ class Columns:
         Then nobody waits for room, and nothing will overflow: its own growth counts once, and in the deviation of
         what all answers grow by, `SURE` times.
         """
-        slack_tokens = self.slack_tokens
-        return bool(self.members) and _least(slack_tokens) > tokens + (1.0 + SURE) * growth_tokens
+        needed_tokens = tokens + (1.0 + SURE) * growth_tokens + 1.0  # one for what rounding may have lost
+        return bool(self.members) and _least(self.slack_tokens) > needed_tokens
 
     def fill(self, column: Floats, keys: tuple[str, ...], value: float) -> None:
         """Write a value for some instances; there may be some among them that have left."""

@@ -246,6 +246,18 @@ def test_columns_decide_as_one_after_the_other_would(seed: int) -> None:
         agree(bounded, scene.router, scene.now, chance.random(), set(), chance_bounds(chance))
 
 
+@pytest.mark.parametrize("later_s", [399.0, 401.0, 5000.0])
+def test_rates_fade_right_however_long_nothing_comes(later_s: float) -> None:
+    """They are kept as of one moment, which moves on before numbers become too small or too large."""
+    made = router(instance("a"), instance("b", hardware="l40s"))
+    for number in range(30):
+        made.choose(request(f"r{number}"), number / 10, 0.0)
+    for now in (3.0, 3.0 + later_s, 4.0 + later_s):
+        agree(request("x"), made, now, 0.0, set())
+        made.choose(request(f"at {now}"), now, 0.5)
+        agree(request("x"), made, now + 0.1, 0.0, set())
+
+
 def test_no_instance_is_no_error() -> None:
     """Nor is one that has left."""
     scene = Scene(Policy())
