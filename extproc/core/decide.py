@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from itertools import chain
 
 import numpy as np
 
@@ -11,8 +10,8 @@ from extproc.core.admission.bounds import Bounds, kept
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
 from extproc.core.prefixes.cached import Cached
 from extproc.core.pricing.cost import Pricing
-from extproc.core.pricing.near_tie import draw_near_tie
-from extproc.core.snapshot import Snapshot
+from extproc.core.pricing.near_tie import draw_near_tie, least
+from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.values.arrays import Flags, Floats
 from extproc.core.values.decision import Decision, Rejection
 from extproc.core.values.request import Request
@@ -40,12 +39,14 @@ def decide(
     cached = Cached(request, snapshot, now)
     hits = cached.hits()
     found = with_kv_room(found, request, snapshot, hits.tokens())
-    fit = found.fit
-    rejected = _rejected(request, found, fit, snapshot, now, full, hits.tokens())
-    asked = chain((fit,), last_resorts(found, snapshot, now, pushed_back=bounds is None))
-    eligible = next((each for each in asked if np.count_nonzero(each)), None)
-    if eligible is None:
-        return Decision(None, (), rejected)
+    eligible = found.fit
+    rejected = _rejected(request, found, eligible, snapshot, now, full, hits.tokens())
+    if not np.count_nonzero(eligible):
+        asked = last_resorts(found, snapshot, now, pushed_back=bounds is None)
+        resort = next((each for each in asked if np.count_nonzero(each)), None)
+        if resort is None:
+            return Decision(None, (), rejected)
+        eligible = resort
     prices = Pricing(request, snapshot, now, 1.0 if bounds is None else bounds.harm_share).prices(eligible, hits)
     if bounds is not None:
         held_to = kept(bounds, prices, eligible, request)
@@ -53,12 +54,19 @@ def decide(
         eligible = held_to.flags
         if not np.count_nonzero(eligible):
             return Decision(None, (), rejected)
-    ranked = np.where(eligible, prices.total_s, np.inf).argsort(kind="stable")[: np.count_nonzero(eligible)]
-    place = draw_near_tie(prices.total_s[ranked], snapshot.policy, draw)
-    others = ranked[: place + 1 + snapshot.policy.alternatives].tolist()
-    rows = [others.pop(place), *others[: snapshot.policy.alternatives]]
+    rows = _drawn(prices.total_s, eligible, snapshot.policy, draw)
     chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
     return Decision(chosen, tuple(alternatives), rejected)
+
+
+def _drawn(total_s: Floats, eligible: Flags, policy: Policy, draw: float) -> list[int]:
+    """Row of the cheapest, or of one that the prediction cannot tell from it, and those of the next best."""
+    able = int(np.count_nonzero(eligible))
+    if able < len(eligible):
+        total_s = np.where(eligible, total_s, np.inf)
+    place = min(able - 1, draw_near_tie(total_s, policy, draw))
+    ranked = least(total_s, min(able, place + 1 + policy.alternatives))
+    return [ranked.pop(place), *ranked[: policy.alternatives]]
 
 
 def _rejected(

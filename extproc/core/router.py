@@ -6,8 +6,9 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
 from math import ceil
+
+import msgspec
 
 from extproc.core.admission.bounds import Bounds
 from extproc.core.admission.gate import Gate
@@ -69,6 +70,7 @@ class Router:
         self.ledger.on_adapter = self.adapters.note
         self._expected = ExpectedPrefixes(self.prefixes, self.recent)
         self._columns = Columns()
+        self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
         self.cold = ColdModels(self.policy.cold)
         rules = self.policy.admission
         self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
@@ -77,9 +79,14 @@ class Router:
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
-        return Snapshot(
-            self.fleet.members(),
-            min(self.fleet.heard_at_s, self.fleet.freshest_at_s),
+        members, heard_at_s = self.fleet.members(), min(self.fleet.heard_at_s, self.fleet.freshest_at_s)
+        known = self._snapshot
+        same = known is not None and known.members is members and known.policy is self.policy
+        if known is not None and same and known.heard_at_s == heard_at_s:
+            return known
+        self._snapshot = Snapshot(
+            members,
+            heard_at_s,
             self.ledger,
             self.prefixes,
             self.recent,
@@ -94,6 +101,7 @@ class Router:
             self._columns,
             self.policy,
         )
+        return self._snapshot
 
     def take(self, change: Change) -> None:
         """The fleet has changed: new load reports, incarnations that ended.
@@ -312,7 +320,9 @@ class Router:
         alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
         self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
         adapter = request.model if request.model in instance.loras else ""
-        self.ledger.reserve(instance.key, replace(reservation, adapter=adapter) if adapter else reservation)
+        if adapter:
+            reservation = msgspec.structs.replace(reservation, adapter=adapter)
+        self.ledger.reserve(instance.key, reservation)
         self.cooldowns.sent(instance.key, now)
         self._expected.expect(request, instance, now)
 

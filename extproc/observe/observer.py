@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from extproc.api.errors import SHED
 from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
@@ -103,9 +105,10 @@ def describe(known: Material) -> dict[str, Any]:
         "instance": chosen.instance.id if chosen else None,
         "partner": decision.partner.instance.id if decision.partner else None,
         "cached_tokens": chosen.cached_tokens if chosen else None,
-        "cost": asdict(chosen.cost) if chosen else None,
+        "cost": msgspec.structs.asdict(chosen.cost) if chosen else None,
         "alternatives": [
-            {"instance": other.instance.id, "cost": asdict(other.cost)} for other in decision.alternatives
+            {"instance": other.instance.id, "cost": msgspec.structs.asdict(other.cost)}
+            for other in decision.alternatives
         ],
         "reason": decision.reason,
         "rejected": [

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import replace
+
+import msgspec
 
 from extproc.core.admission.bounds import Bounds
+from extproc.core.column_rows import SURE
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Member
@@ -147,7 +149,9 @@ def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapsh
     requests = snapshot.ledger.work(member.instance.key).requests
     mean = sum(warm) / len(warm) if warm else None
     start_s = slow_start_s(priced.cost.total_s, requests, progress(member), mean)
-    return replace(priced, cost=replace(priced.cost, start_s=start_s, total_s=priced.cost.total_s + start_s))
+    return msgspec.structs.replace(
+        priced, cost=msgspec.structs.replace(priced.cost, start_s=start_s, total_s=priced.cost.total_s + start_s)
+    )
 
 
 def _rung(request: Request, member: Member, snapshot: Snapshot, now: float, rejection: Rejection | None) -> int | None:
@@ -307,10 +311,10 @@ def _pressure_s(request: Request, member: Member, work: Work, speed: Speed) -> f
     capacity_tokens = instance.kv_blocks * block_size_tokens(instance)
     free_tokens = capacity_tokens - work.held_tokens - request.prompt_tokens - growth_tokens
     z = free_tokens * math.sqrt(work.requests + 1) / max(1.0, growth_tokens)
-    if z > core._SURE:
+    if z > SURE:
         return 0.0
-    return speed.prefill_s(request.prompt_tokens, 0) / (1.0 + math.exp(1.702 * max(-core._SURE, z)))
+    return speed.prefill_s(request.prompt_tokens, 0) / (1.0 + math.exp(1.702 * max(-SURE, z)))
 
 
 def _fields(cost: Cost) -> dict[str, float]:
-    return {name: getattr(cost, name) for name in Cost.__dataclass_fields__}
+    return {name: getattr(cost, name) for name in Cost.__struct_fields__}

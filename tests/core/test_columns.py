@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.core.admission.bounds import Bounds
-from extproc.core.columns import _MOST_TABLES
+from extproc.core.column_tables import MOST_TABLES
 from extproc.core.decide import decide
 from extproc.core.fleet.events import Removed
 from extproc.core.fleet.zones import Crossing, Zones
@@ -221,7 +221,7 @@ def agree(
     assert shown(made) == shown(plain)
     for one, other in zip(made.candidates, plain.candidates, strict=True):
         assert one.tpot_s == pytest.approx(other.tpot_s, rel=1e-9)
-        for name in Cost.__dataclass_fields__:
+        for name in Cost.__struct_fields__:
             assert getattr(one.cost, name) == pytest.approx(getattr(other.cost, name), rel=1e-9, abs=1e-9), name
 
 
@@ -244,6 +244,18 @@ def test_columns_decide_as_one_after_the_other_would(seed: int) -> None:
             agree(asked, scene.router, scene.now, chance.random(), set())
         bounded = request("bounded", **chance.choice(PROBES))
         agree(bounded, scene.router, scene.now, chance.random(), set(), chance_bounds(chance))
+
+
+@pytest.mark.parametrize("later_s", [399.0, 401.0, 5000.0])
+def test_rates_fade_right_however_long_nothing_comes(later_s: float) -> None:
+    """They are kept as of one moment, which moves on before numbers become too small or too large."""
+    made = router(instance("a"), instance("b", hardware="l40s"))
+    for number in range(30):
+        made.choose(request(f"r{number}"), number / 10, 0.0)
+    for now in (3.0, 3.0 + later_s, 4.0 + later_s):
+        agree(request("x"), made, now, 0.0, set())
+        made.choose(request(f"at {now}"), now, 0.5)
+        agree(request("x"), made, now + 0.1, 0.0, set())
 
 
 def test_no_instance_is_no_error() -> None:
@@ -280,5 +292,5 @@ def test_what_clients_make_up_is_not_remembered() -> None:
     for number in range(100):
         assert made.choose(request(f"r{number}", model=f"served-{number}"), 0.0, 0.0).chosen is not None
         assert made.choose(request(f"n{number}", model=f"made-up-{number}"), 0.0, 0.0).chosen is None
-    assert len(columns._standings) == len(columns._models) == _MOST_TABLES
+    assert len(columns._standings) == len(columns._models) == MOST_TABLES
     assert not any(demand.model.startswith("made-up") for demand in columns._standings)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from extproc.core.decide import decide
@@ -90,6 +91,7 @@ SILENT = Rejection("a", Reason.STALE, 5.0, 9.0)
 FAILED = Rejection("a", Reason.COOLING_DOWN, 0.0, 1.0)
 PUSHED_BACK = Rejection("b", Reason.PUSHED_BACK, 0.0, 1.0)
 TIGHT = Rejection("a", Reason.CONTEXT_TOO_LONG, 4500, 2000)
+SILENT_TOO, FAILED_TOO, TIGHT_TOO = (msgspec.structs.replace(each, instance_id="b") for each in (SILENT, FAILED, TIGHT))
 CASES = {
     # The queue: what is beyond the batch, this request included.
     "queue with a place": Case(
@@ -122,31 +124,31 @@ CASES = {
     ),
     "failed, or silent": Case(
         fleet=({}, {"hardware": "l40s"}), befalls=both(alone_is_heard_of("a"), fails("a")), chosen="b",
-        rejected=(FAILED, replace(SILENT, instance_id="b")),
+        rejected=(FAILED, SILENT_TOO),
     ),
     "pushed back and silent, or silent": Case(
         fleet=({}, {"hardware": "l40s"}, {"models": ("other",)}),
         befalls=both(alone_is_heard_of("c"), pushes_back("b")), chosen="a",
-        rejected=(SILENT, replace(SILENT, instance_id="b"), Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))),
+        rejected=(SILENT, SILENT_TOO, Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))),
     ),
     "failed and silent, or silent": Case(
         fleet=({}, {"hardware": "l40s"}, {"models": ("other",)}), befalls=both(alone_is_heard_of("c"), fails("a")),
         chosen="b", rejected=(
-            FAILED, replace(SILENT, instance_id="b"), Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))
+            FAILED, SILENT_TOO, Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))
         ),
     ),
     "failed and pushed back, or failed": Case(
         fleet=({"hardware": "l40s"}, {}), befalls=both(both(fails("a"), pushes_back("a")), fails("b")), chosen="b",
-        rejected=(FAILED, replace(FAILED, instance_id="b")),
+        rejected=(FAILED, FAILED_TOO),
     ),
     "tight, or failed": Case(
         fleet=(SHORT, {"hardware": "l40s"}), befalls=fails("b"), asked=LONG, chosen="b",
-        rejected=(TIGHT, replace(FAILED, instance_id="b")),
+        rejected=(TIGHT, FAILED_TOO),
     ),
     "tight and failed, or tight and silent": Case(
         fleet=(SHORT, SHORT | {"hardware": "l40s"}, {"models": ("other",)}),
         befalls=both(alone_is_heard_of("c"), fails("a")), asked=LONG, chosen="b", rejected=(
-            TIGHT, replace(TIGHT, instance_id="b"), Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))
+            TIGHT, TIGHT_TOO, Rejection("c", Reason.MODEL_NOT_SERVED, MODEL, ("other",))
         ),
     ),
     # Short of room for the output, and fallen silent: each alone is waived before both together are.
@@ -156,7 +158,7 @@ CASES = {
     ),
     "tight and silent, or tight": Case(
         fleet=(SHORT, SHORT | {"hardware": "l40s"}), befalls=alone_is_heard_of("b"), asked=LONG, chosen="b",
-        rejected=(TIGHT, replace(TIGHT, instance_id="b")),
+        rejected=(TIGHT, TIGHT_TOO),
     ),
     "tight, or silent": Case(
         fleet=(SHORT, {"hardware": "l40s"}), befalls=alone_is_heard_of("a"), asked=LONG, chosen="b",

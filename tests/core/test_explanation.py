@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -37,7 +37,7 @@ def kept(*instances: Instance, asked: Request | None = None, policy: Policy | No
 def cost(**terms_s: float) -> Cost:
     """A cost of these seconds and of none in every other term."""
     values = {f"{name}_s": value for name, value in terms_s.items()}
-    return Cost(**{field.name: 0.0 for field in fields(Cost)} | {"total_s": sum(values.values())} | values)
+    return Cost(**dict.fromkeys(Cost.__struct_fields__, 0.0) | {"total_s": sum(values.values())} | values)
 
 
 def option(name: str, tokens: int = 0, claims: Claims | None = None, **terms_s: float) -> Candidate:
@@ -66,7 +66,7 @@ def test_every_instance_has_either_the_constraint_it_fails_or_all_its_cost_terms
         ("other", Reason.MODEL_NOT_SERVED),
     ]
     for each in told.options:
-        assert set(each.terms_s) == {field.name.removesuffix("_s") for field in fields(Cost)} - {"total"} | {WEIGHTS}
+        assert set(each.terms_s) == {name.removesuffix("_s") for name in Cost.__struct_fields__} - {"total"} | {WEIGHTS}
         assert each.total_s == pytest.approx(sum(each.terms_s.values()))
         assert each.ttft_s > 0
         assert each.tpot_s > 0
@@ -159,7 +159,7 @@ def test_what_is_kept_holds_no_hashes() -> None:
     """A prompt's hash chains may be a MiB; the material of an explanation must stay small."""
     asked = request(prefix=blocks(1, 5000), chains={KvLayout(16, "m"): (1, 2, 3)}, token_counts=(1, 2))
     slim = kept(instance(), asked=asked).request
-    assert (slim.prefix, slim.chains, slim.token_counts) == ((), {}, ())
+    assert len(msgspec.json.encode(slim)) < 300
 
 
 MISSES: list[tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] = [

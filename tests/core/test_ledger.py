@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,7 +115,7 @@ def test_without_any_report_what_ended_long_ago_is_not_kept() -> None:
 
 
 def peers(request_id: str, taken_s: float, prefill_s: float = 1.0) -> Reservation:
-    return replace(reservation(request_id, taken_s, prefill_s), router="peer")
+    return msgspec.structs.replace(reservation(request_id, taken_s, prefill_s), router="peer")
 
 
 def test_a_peers_request_explains_reports_as_ours_do() -> None:
@@ -245,7 +245,7 @@ def test_a_peers_word_that_comes_late_keeps_its_place_in_the_line() -> None:
     ledger, at = Ledger(), instance()
     ledger.reserve(at.key, reservation("first", 1.0, prefill_s=1.0))
     ledger.reserve(at.key, reservation("ours", 5.0, prefill_s=7.0))
-    ledger.reserve(at.key, replace(reservation("theirs", 4.9, prefill_s=3.0), router="peer"), 5.01)
+    ledger.reserve(at.key, msgspec.structs.replace(reservation("theirs", 4.9, prefill_s=3.0), router="peer"), 5.01)
     ledger.report(instance(load=Load(running=0, waiting=2)), 4.95)
     assert ledger.work(at.key).prefill_backlog_s(4.95) == pytest.approx(11.0)
 

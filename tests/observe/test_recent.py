@@ -111,4 +111,4 @@ def test_no_prefix_hash_is_kept() -> None:
     """What is kept of 200 long prompts would otherwise be 200 MiB."""
     made, recent = router(instance("a")), RecentDecisions()
     recent.add(*_with_trace(decided(made, "1", prefix=blocks(1, 5000)), ""))
-    assert [(each.request.prefix, dict(each.request.chains)) for each in recent] == [((), {})]
+    assert [len(msgspec.json.encode(each.request)) < 300 for each in recent] == [True]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +28,7 @@ from extproc.core.values.placement import Placement
 from extproc.core.values.request import Request
 
 if TYPE_CHECKING:
-    from extproc.core.columns import Standing
+    from extproc.core.column_tables import Standing
     from extproc.core.snapshot import Policy, Snapshot
 
 
@@ -61,19 +61,19 @@ DOUBTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fitting:
+class Fitting(msgspec.Struct, frozen=True):
     """Who may serve a request."""
 
     able: Flags  # nothing stands against them that is never waived
-    long_enough: Flags  # for all the output that may be asked for, too
-    sound: Flags  # nothing speaks against them that is waived where no better one is left (`Doubt`)
+    long_enough: Flags | None  # for all the output that may be asked for, too; None: all are
+    sound: Flags | None  # nothing speaks against them that is waived where no better one is left (`Doubt`); None: all
     standing: Standing
 
     @property
     def fit(self) -> Flags:
         """Those that fulfil all constraints."""
-        return self.able & self.long_enough & self.sound
+        fit = self.able if self.long_enough is None else self.able & self.long_enough
+        return fit if self.sound is None else fit & self.sound
 
 
 def demand_of(request: Request, *, whole: bool = True) -> Demand:
@@ -133,28 +133,43 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
 
     The columns must be those of `now`. `full`: keys of instances without a place.
     """
-    columns, policy = snapshot.columns, snapshot.policy
+    columns = snapshot.columns
     standing = columns.standing(demand_of(request, whole=whole))
-    able = standing.fits & (columns.room_tokens >= request.sure_tokens)
+    able = standing.fits
+    sure_tokens, context_tokens = request.sure_tokens, request.context_tokens
+    if sure_tokens > columns.least_room_tokens:
+        able = able & (columns.room_tokens >= sure_tokens)
     if columns.any_limit:
-        weights = weights_for(request, policy.classes)
-        able &= columns.requests < limits_for(weights, columns.max_in_flight)
+        weights = weights_for(request, snapshot.policy.classes)
+        able = able & (columns.requests < limits_for(weights, columns.max_in_flight))
         able &= columns.batch_requests - columns.max_num_seqs <= limits_for(weights, columns.max_queued)
-    for key in full:
-        if key in columns.row_of:
-            able[columns.row_of[key]] = False
-    sound = snapshot.heard_at_s - columns.observed_at_s <= policy.stale_after_s
-    for key in (*snapshot.cooldowns.resting(now), *snapshot.backpressure.paused(now)):
+    if full:
+        able = able.copy()
+        for key in full:
+            if key in columns.row_of:
+                able[columns.row_of[key]] = False
+    long_enough = None if context_tokens <= columns.least_longest_tokens else columns.longest_tokens >= context_tokens
+    return Fitting(able, long_enough, _sound(snapshot, now), standing)
+
+
+def _sound(snapshot: Snapshot, now: float) -> Flags | None:
+    """Those that are neither stale, nor cooling down, nor pushed back; None: all."""
+    columns, stale_after_s = snapshot.columns, snapshot.policy.stale_after_s
+    kept_back = [*snapshot.cooldowns.resting(now), *snapshot.backpressure.paused(now)]
+    if not kept_back and snapshot.heard_at_s - columns.oldest_at_s <= stale_after_s:
+        return None
+    sound: Flags = snapshot.heard_at_s - columns.observed_at_s <= stale_after_s
+    for key in kept_back:
         if key in columns.row_of:
             sound[columns.row_of[key]] = False
-    return Fitting(able, columns.longest_tokens >= request.context_tokens, sound, standing)
+    return sound
 
 
 def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_tokens: Floats) -> Fitting:
     """Who has the KV room as well. `cached_tokens`: of the prompt, that each is believed to hold."""
     if not snapshot.columns.any_kv_limit:
         return found
-    return replace(found, able=found.able > short(request, snapshot, cached_tokens))
+    return msgspec.structs.replace(found, able=found.able > short(request, snapshot, cached_tokens))
 
 
 def last_resorts(found: Fitting, snapshot: Snapshot, now: float, *, pushed_back: bool = True) -> Iterator[Flags]:
@@ -166,7 +181,8 @@ def last_resorts(found: Fitting, snapshot: Snapshot, now: float, *, pushed_back:
     Where none has room for all the output, some engines still answer with less, and others say best what is wrong.
     """
     doubts = _doubts(snapshot, now)
-    for room in (found.long_enough, ~found.long_enough):
+    long_enough = np.ones_like(found.able) if found.long_enough is None else found.long_enough
+    for room in (long_enough, ~long_enough):
         for doubt in Doubt:
             if doubt is Doubt.PUSHED_BACK and not pushed_back:
                 continue

@@ -101,13 +101,18 @@ class Fleet:
         self._in_step = False  # an event beyond the last full read was seen
         self._next_expiry_s = float("inf")  # no entry expires, and no absent one is forgotten, before
         self._members: tuple[Member, ...] | None = ()
+        self._listed: list[Member] | None = []  # the same; None when somebody has come or gone, or moved
+        self._places: dict[str, int] = {}  # in the list, by id
         self._by_address: dict[str, Member] = {}
 
     def members(self) -> tuple[Member, ...]:
         """Return all instances, whatever their lifecycle; the same tuple until something changes."""
         if self._members is None:
-            self._members = tuple(entry.member for entry in self._entries.values())
-            self._by_address = {member.instance.address: member for member in self._members}
+            if self._listed is None:
+                self._listed = [entry.member for entry in self._entries.values()]
+                self._places = {instance_id: place for place, instance_id in enumerate(self._entries)}
+                self._by_address = {member.instance.address: member for member in self._listed}
+            self._members = tuple(self._listed)
         return self._members
 
     def by_address(self, address: str) -> Member | None:
@@ -229,7 +234,7 @@ class Fleet:
         expires_at_s = now + record.ttl_s
         self._entries[instance.id] = _Entry(instance, member, expires_at_s)
         self._next_expiry_s = min(self._next_expiry_s, expires_at_s)
-        self._members = None
+        self._list(member, None if known is None else known.member)
         effect.reported.append(member)
 
     def _order(self, instance_id: str, lifecycle: Lifecycle | None, now: float) -> None:
@@ -241,7 +246,19 @@ class Fleet:
         if entry is not None:
             effective, known = _effective(entry.published, lifecycle), entry.member
             entry.member = Member(effective, known.observed_at_s, _ready_since_s(known, effective, now))
-            self._members = None
+            self._list(entry.member, known)
+
+    def _list(self, member: Member, before: Member | None) -> None:
+        """One has changed: to list all of a thousand anew for each report would take longer than a decision."""
+        self._members = None
+        address, instance_id = member.instance.address, member.instance.id
+        if self._listed is None or before is None or before.instance.address != address:
+            self._listed = None
+            return
+        place = self._places[instance_id]
+        if self._by_address.get(address) is self._listed[place]:
+            self._by_address[address] = member
+        self._listed[place] = member
 
     def _expire(self, instance_id: str, now: float) -> None:
         """Its record ran out. Perhaps only its publisher died, so its work and prefixes are not forgotten yet."""
@@ -249,14 +266,14 @@ class Fleet:
         was_ready = instance.lifecycle is Lifecycle.READY
         self._absent[instance_id] = _Absent(instance.key, now + self._retention_s, was_ready)
         self._next_expiry_s = min(self._next_expiry_s, now + self._retention_s)
-        self._members = None
+        self._members = self._listed = None
 
     def _remove(self, instance_id: str, effect: _Effect) -> None:
         entry = self._entries.pop(instance_id, None)
         absent = self._absent.pop(instance_id, None)
         if entry is not None:
             effect.forgotten.append(entry.published.key)
-            self._members = None
+            self._members = self._listed = None
         elif absent is not None:
             effect.forgotten.append(absent.key)
 

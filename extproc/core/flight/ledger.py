@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from extproc.core.flight.work import (
     IDLE,
@@ -150,7 +151,7 @@ class Ledger:
             _move_up(left, [(done_at_s, undone_s)])
         if router == OURS:
             left.own_requests -= 1
-        self._enter(key, replace(reservation, prefill_s=0.0), reservation.taken_s)
+        self._enter(key, msgspec.structs.replace(reservation, prefill_s=0.0), reservation.taken_s)
         return True
 
     def report(self, instance: Instance, observed_at_s: float) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from extproc.core.flight.work import Work
@@ -21,8 +23,7 @@ _Prompt = tuple[float, float]  # when it was sent, and when it is taken to be co
 _MAX_ENDED = 4096  # requests that have ended and whose outcome has not come; it may never come
 
 
-@dataclass(frozen=True, slots=True)
-class MetLoad:
+class MetLoad(msgspec.Struct, frozen=True):
     """Load of an instance, in the mean over the life of one request on it; the request itself is counted."""
 
     sequences: float  # in the decode batch
@@ -79,8 +80,8 @@ class _Integrals:
             self.peer_prompts,
         )
 
-    def since(self, mark: _Integrals) -> MetLoad | None:
-        """Means from a mark to the last event, None if no time has passed."""
+    def since(self, mark: _Integrals, peers_s: float) -> MetLoad | None:
+        """Means from a mark to the last event, None if no time has passed. `peers_s` is as in `MetLoad`."""
         past_s = self.at_s - mark.at_s
         if past_s <= 0.0:
             return None
@@ -94,6 +95,7 @@ class _Integrals:
             (self.context - mark.context) / past_s,
             prefill_s * all_of_booked,
             prefills * all_of_booked,
+            peers_s,
         )
 
 
@@ -138,14 +140,13 @@ class LoadMeter:
         if integrals is None:
             return  # forgotten meanwhile
         integrals.advance(instance, work, now)
-        met = integrals.since(mark)
+        # What is not remembered any more may have been computed then.
+        complete = len(work.peer_sent) != work.peer_sent.maxlen or work.peer_sent[0][0] <= mark.at_s
+        met = integrals.since(mark, _first_s(mark.at_s, work.peer_sent) if complete else 0.0)
         if met is None:
             self._tell(instance.key, request_id)
             return
-        # What is not remembered any more may have been computed then.
-        complete = len(work.peer_sent) != work.peer_sent.maxlen or work.peer_sent[0][0] <= mark.at_s
-        peers_s = _first_s(mark.at_s, work.peer_sent) if complete else 0.0
-        self._ended[request_id] = (instance.key, mark.at_s, replace(met, peers_s=peers_s))
+        self._ended[request_id] = (instance.key, mark.at_s, met)
         if len(self._ended) > _MAX_ENDED:
             self.take(next(iter(self._ended)))
 
@@ -158,7 +159,7 @@ class LoadMeter:
         self._tell(key, request_id)
         others = self._untold.get(key, {}).items()
         untold = [(name, at_s - sent_s) for name, (at_s, done_s) in others if done_s > sent_s]
-        return replace(met, untold=tuple(untold))
+        return msgspec.structs.replace(met, untold=tuple(untold))
 
     def _tell(self, key: str, request_id: str) -> None:
         """An outcome has come, or none will: from now on it bears witness itself."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from extproc.core.values.arrays import Floats
-
 MEMORY_S = 20.0  # a request counts for 1/e as much when it is this old
 
 
@@ -29,8 +25,3 @@ class Pace:
             self.at_s = now
         self.requests += 1.0
         self.prefill_s += prefill_s
-
-
-def kept(at_s: Floats, now: float) -> Floats:
-    """What sums of so long ago, over `MEMORY_S`, must be multiplied with to be rates of now."""
-    return np.exp(np.minimum(0.0, at_s - now) / MEMORY_S)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from extproc.core.flight.pace import Pace
 from extproc.core.values.instance import Instance
 
@@ -23,8 +25,7 @@ OURS = ""  # in the place of a router's name: this router
 Place = tuple[str, str]  # router and request id
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """One request that a router sent: the room and the time it takes on its instance. Times are on our clock."""
 
     request_id: str  # unique among those of its router
@@ -43,8 +44,7 @@ class Reservation:
         return self.prompt_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """A request that is over; a report about the time before its end still counts it."""
 
     taken_s: float

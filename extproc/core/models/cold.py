@@ -7,9 +7,11 @@ fleet has served it not long ago. Any other name is that of no model at all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
+
+import msgspec
 
 from extproc.core.fleet.fleet import Member
 from extproc.core.models.wishes import Wishes
@@ -93,7 +95,9 @@ class Outlook:
     def told(self, decision: Decision) -> Decision:
         """The decision with what is true of the model as a whole; it stands under the model's name."""
         wait = f"ready in {self.wait_s:.0f} s ({self.source})"
-        return replace(decision, rejected=(*decision.rejected, Rejection(self.model, self.reason, self.model, wait)))
+        return msgspec.structs.replace(
+            decision, rejected=(*decision.rejected, Rejection(self.model, self.reason, self.model, wait))
+        )
 
 
 class ColdModels:

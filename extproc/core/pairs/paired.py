@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from extproc.core.admission.bounds import Bounds
@@ -47,7 +47,7 @@ def paired(
     if bounds is not None and found:
         beyond = bounds.broken(found[0].decode.instance.id, found[0].ttft_s, found[0].decode.tpot_s)
         told[beyond.instance_id] = beyond
-    return replace(decision, rejected=tuple(told.values()))
+    return msgspec.structs.replace(decision, rejected=tuple(told.values()))
 
 
 def _below(pairs: list[Pair], limit_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from extproc.core.eligibility.constraints import DOUBTS, Doubt, cramped, demand_of, doubtful, misfit, unable
@@ -129,8 +130,10 @@ def as_candidate(pair: Pair) -> Candidate:
         tail_s=pair.tail_s,
         total_s=0.0,
     )
-    cost = replace(pair.prefill.cost.plus(pair.decode.cost).plus(moved), total_s=pair.worth_s)
-    return replace(pair.decode, cost=cost, cached_tokens=pair.prefill.cached_tokens, claims=pair.prefill.claims)
+    cost = msgspec.structs.replace(pair.prefill.cost.plus(pair.decode.cost).plus(moved), total_s=pair.worth_s)
+    return msgspec.structs.replace(
+        pair.decode, cost=cost, cached_tokens=pair.prefill.cached_tokens, claims=pair.prefill.claims
+    )
 
 
 def _sound(offers: list[_Offer]) -> list[Member]:

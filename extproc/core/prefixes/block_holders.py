@@ -149,6 +149,10 @@ def _runs(numbers: Rows) -> tuple[list[int], list[int]]:
     raw = numbers.tobytes()
     if raw == raw[:4] * len(numbers):
         return [0], [numbers.item(0)]
+    if len(numbers) <= _FEW:
+        listed = numbers.tolist()
+        places = [place for place, number in enumerate(listed) if not place or number != listed[place - 1]]
+        return places, [listed[place] for place in places]
     starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
     return [0, *starts.tolist()], [numbers.item(0), *numbers.take(starts).tolist()]
 

@@ -41,12 +41,13 @@ _NO_ROWS: Rows = np.zeros(0, np.int32)
 # Multiplication by an odd number is a bijection of 64-bit words and spreads hashes that are not random, as in tests.
 _SPREAD = 0x9E3779B97F4A7C15
 _NOBODY = np.uint64(0x5BD1E9955BD1E995)  # in place of a hash in rows that are free; a block has it once in 2**64
+_SPREAD_BY = np.array(_SPREAD, np.uint64)  # without dimensions: 0.2 µs, where a scalar takes 0.5
 _GATHER = pow(_SPREAD, -1, 1 << 64)
 
 
 def spread(blocks: Sequence[int]) -> Hashes:
     """Block hashes in the form that the table keeps. Raises OverflowError for one outside of 64 bits."""
-    return np.frombuffer(array("Q", blocks), np.uint64) * np.uint64(_SPREAD)
+    return np.frombuffer(array("Q", blocks), np.uint64) * _SPREAD_BY
 
 
 def gathered(hashes: Hashes) -> Hashes:
@@ -181,7 +182,8 @@ class BlockTable:
 
     def _find_one(self, spread_hash: int) -> int:
         slot, hash_at = self._slots.item, self._hashes.item
-        base, offset = self._home(spread_hash)
+        base = self._directory.item(spread_hash >> (64 - self._depth)) << _SEGMENT_BITS
+        offset = spread_hash >> _OFFSET_SHIFT & _LAST
         while True:
             row = slot(base | offset)
             if row >= FIRST_ROW and hash_at(row) == spread_hash:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,11 +39,12 @@ class Cached:
         self._request = request
         self._snapshot = snapshot
         self._columns = snapshot.columns
-        self._told = snapshot.kv.hits(request.chains) if request.chains else {}
-        self._learned = snapshot.prefixes.matches(request.prefix)  # the last look-up: booking the choice uses it again
-        self._recent = snapshot.recent.matches(request.prefix, now)
         # The last token is always computed: its output is the first of the answer.
         self._most_tokens = max(0, request.prompt_tokens - 1)
+        self._told = snapshot.kv.hits(request.chains) if request.chains else {}
+        # The learned index is looked up last: booking the choice uses that again.
+        self._learned_tokens = self._tokens(snapshot.prefixes.depths(request.prefix))
+        self._recent_tokens = self._tokens(snapshot.recent.depths(request.prefix, now))
 
     def hits(self) -> Hits:
         """What the instances hold of the prompt.
@@ -51,13 +52,10 @@ class Cached:
         What engines tell goes before what was learned, unless it has proven wrong. But what was sent there a moment
         ago will be there in a moment, and no engine has told of it yet.
         """
-        recent_tokens = self._tokens(self._recent)
-        learned_tokens = self._tokens(self._learned)
-        if self._learned:
-            shares = self._snapshot.trust.shares(self._request.model)
-            learned_tokens = (
-                np.floor(learned_tokens * self._fill(np.ones(len(self._columns)), shares)) if shares else learned_tokens
-            )
+        learned_tokens, recent_tokens = self._learned_tokens, self._recent_tokens
+        shares = self._columns.shares(self._request.model, self._snapshot)
+        if shares is not None:
+            learned_tokens = np.floor(learned_tokens * shares)
         believed_tokens = np.maximum(learned_tokens, recent_tokens)
         tells = self._trusted_tellers() if self._request.chains else None
         if tells is None:
@@ -76,12 +74,11 @@ class Cached:
 
     def claims(self, row: int) -> Claims:
         """What each source by itself says of one instance."""
-        key = self._columns.keys[row]
         layout = self._layouts()[row] if self._request.chains else None
-        told_tokens = self._bounded(layout, key).tokens if layout in self._request.chains and layout else None
-        if told_tokens is None and key not in self._learned and key not in self._recent:
-            return _NOTHING_CLAIMED
-        return Claims(self._bound(self._learned.get(key, 0)), told_tokens, self._bound(self._recent.get(key, 0)))
+        told_tokens = None
+        if layout is not None and layout in self._request.chains:
+            told_tokens = self._bounded(layout, self._columns.keys[row]).tokens
+        return Claims(int(self._learned_tokens.item(row)), told_tokens, int(self._recent_tokens.item(row)))
 
     def _trusted_tellers(self) -> Flags | None:
         """Whose engine tells what it holds of the prompt, and is believed; None if nobody's."""
@@ -103,25 +100,12 @@ class Cached:
         gpu_tokens = min(hit.gpu_tokens, most_tokens)
         return Hit(gpu_tokens, min(hit.lower_tokens, most_tokens - gpu_tokens))
 
-    def _tokens(self, blocks: Mapping[str, int]) -> Floats:
-        """Tokens that so many blocks stand for, as a column."""
-        if not blocks:
-            return np.zeros(len(self._columns))
-        tokens: Floats = np.floor(self._fill(np.zeros(len(self._columns)), blocks) * self._request.tokens_per_block)
-        return np.minimum(tokens, self._most_tokens)
-
-    def _fill(self, column: Floats, values: Mapping[str, float]) -> Floats:
-        """Values by instance key put into a column; there are some of instances that have left."""
-        row_of = self._columns.row_of
-        for key, value in values.items():
-            row = row_of.get(key)
-            if row is not None:
-                column[row] = value
-        return column
-
-    def _bound(self, blocks: int) -> int:
-        return min(int(blocks * self._request.tokens_per_block), self._most_tokens)
+    def _tokens(self, depths: Iterable[tuple[tuple[str, ...], int]]) -> Floats:
+        """Tokens that the blocks stand for which groups of instances hold, as a column."""
+        tokens: Floats = np.zeros(len(self._columns))
+        for keys, blocks in depths:
+            self._columns.fill(tokens, keys, min(int(blocks * self._request.tokens_per_block), self._most_tokens))
+        return tokens
 
 
 _NOTHING = Hit(0)
-_NOTHING_CLAIMED = Claims()  # of most instances of a large fleet

@@ -69,6 +69,16 @@ class PrefixIndex:
     def matches(self, prefix: Sequence[int]) -> dict[str, int]:
         """Blocks of `prefix` that each instance holds without a gap from the start; instances with none are absent."""
         found: dict[str, int] = {}
+        for keys, blocks in self.depths(prefix):
+            found.update(dict.fromkeys(keys, blocks))
+        return found
+
+    def depths(self, prefix: Sequence[int]) -> list[tuple[tuple[str, ...], int]]:
+        """The same by groups: keys, and blocks that all of them hold. What a later group says of one counts.
+
+        So the group of a beginning that many share is the same one whoever holds more: its keys are kept.
+        """
+        found: list[tuple[tuple[str, ...], int]] = []
         _, rows = self._blocks.look_up(prefix)
         if not len(rows):
             return found
@@ -77,11 +87,11 @@ class PrefixIndex:
         for depth, number in zip(starts, numbers, strict=True):
             holders = bits[number] & live
             if depth and holders != live:
-                self._note(found, live & ~holders, depth)
+                found.append((self._keys_of(live), depth))
             live = holders
             if not live:
                 return found
-        self._note(found, live, len(rows))
+        found.append((self._keys_of(live), len(rows)))
         return found
 
     def insert(self, key: str, prefix: Sequence[int], capacity_blocks: int) -> None:
@@ -195,14 +205,10 @@ class PrefixIndex:
             self._members.clear()
         return holder
 
-    def _note(self, found: dict[str, int], holders: int, blocks: int) -> None:
+    def _keys_of(self, holders: int) -> tuple[str, ...]:
         if holders & holders - 1:
-            keys = self._members.get(holders)
-            if keys is None:
-                keys = self._remember(holders)
-            found.update(dict.fromkeys(keys, blocks))
-        else:
-            found[str(self._keys[holders.bit_length() >> 1])] = blocks
+            return self._members.get(holders) or self._remember(holders)
+        return (str(self._keys[holders.bit_length() >> 1]),)
 
     def _remember(self, holders: int) -> tuple[str, ...]:
         """The keys of several holders; those of a beginning that many share are wanted again and again."""

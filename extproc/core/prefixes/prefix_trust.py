@@ -61,6 +61,9 @@ class PrefixTrust:
         self._reporters: set[str] = set()
         self._shares: dict[str, dict[str, float]] = {}  # of learned hits, by model and key
         self._distrusted: dict[str, set[str]] = {}  # keys by model
+        self.changed: set[tuple[str, str]] = set()
+        """Models and instance keys whose share has changed; emptied by the one reader that keeps columns of it
+        (`core.columns`)."""
         self.news: list[tuple[str, str, bool]] = []
         """Instance keys and models whose engine's word has become, or is no longer, trusted; emptied by the reader."""
 
@@ -110,6 +113,7 @@ class PrefixTrust:
                 self._distrusted[model].discard(key)
         if source is CacheSource.LEARNED:
             self._shares.setdefault(model, {})[key] = agreement.share
+            self.changed.add((model, key))
         if source is CacheSource.LEARNED and agreement.misses >= _MISSES_TO_FORGET:
             self._agreements[key][model, source] = Agreement()
             self._shares[model].pop(key, None)
@@ -132,6 +136,7 @@ class PrefixTrust:
         """Drop an instance that has ended."""
         for model, _ in self._agreements.pop(key, {}):
             self._shares.get(model, {}).pop(key, None)
+            self.changed.add((model, key))
             self._distrusted.get(model, set()).discard(key)
         self._reporters.discard(key)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf, nextafter
 
 RECENT_S = 7.5  # a queue, a prefill and an event's way to us together seldom take longer
@@ -23,6 +24,25 @@ class _Stretch:
     parent: _Stretch | None
     sent_s: dict[str, float] = field(default_factory=dict)  # by instance key; never later than at the parent
     children: dict[int, _Stretch] = field(default_factory=dict)  # by their first block
+    _keys: tuple[str, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all instances; the same tuple until one comes or goes."""
+        if self._keys is None:
+            self._keys = tuple(self.sent_s)
+        return self._keys
+
+    def send(self, key: str, sent_s: float) -> None:
+        """An instance is sent these blocks."""
+        if key not in self.sent_s:
+            self._keys = None
+        self.sent_s[key] = sent_s
+
+    def drop(self, key: str) -> None:
+        """An instance was not sent these blocks, or too long ago."""
+        del self.sent_s[key]
+        self._keys = None
 
 
 class RecentPrefixes:
@@ -52,7 +72,7 @@ class RecentPrefixes:
                 common = _common(child.blocks, prefix, depth)
                 if common < len(child.blocks):
                     child = _cut(child, common)
-            child.sent_s[key] = sent_s
+            child.send(key, sent_s)
             depth += len(child.blocks)
             at = child
         self._sent.append((sent_s, key, at))
@@ -80,19 +100,29 @@ class RecentPrefixes:
     def matches(self, prefix: Chain, now: float) -> dict[str, int]:
         """Blocks of `prefix`, from its start, that were sent to each instance lately; those of none are absent."""
         found: dict[str, int] = {}
+        for keys, blocks in self.depths(prefix, now):
+            found.update(dict.fromkeys(keys, blocks))
+        return {key: blocks for key, blocks in found.items() if blocks}
+
+    def depths(self, prefix: Chain, now: float) -> list[tuple[tuple[str, ...], int]]:
+        """The same by groups: keys, and blocks that all of them were sent. What a later group says of one counts."""
+        found: list[tuple[tuple[str, ...], int]] = []
         over_s = now - RECENT_S
-        all_count = bool(self._sent) and self._sent[0][0] > over_s
+        # The few that are too old and whom no insertion has ended yet: what each was sent lately is less.
+        sent = self._sent
+        old = list(takewhile(lambda each: each[0] <= over_s, sent)) if sent and sent[0][0] <= over_s else ()
+        less: dict[str, int] = {}
         at, depth = self._root, 0
         while depth < len(prefix):
             child = at.children.get(prefix[depth])
             if child is None:
                 break
             common = _common(child.blocks, prefix, depth)
+            found.append((child.keys, depth + common))
+            for sent_s, key, _ in old:
+                if child.sent_s.get(key) == sent_s:
+                    found.append(((key,), less.setdefault(key, depth)))
             depth += common
-            if all_count:
-                found.update(dict.fromkeys(child.sent_s, depth))
-            else:
-                found.update({key: depth for key, sent_s in child.sent_s.items() if sent_s > over_s})
             if common < len(child.blocks):
                 break
             at = child
@@ -102,7 +132,7 @@ class RecentPrefixes:
         """Forget that a prompt was sent, as far up as nothing later was sent there."""
         at = last
         while at.parent is not None and at.sent_s.get(key) == sent_s:
-            del at.sent_s[key]
+            at.drop(key)
             if not at.sent_s:
                 del at.parent.children[at.blocks[0]]
                 self.blocks -= len(at.blocks)

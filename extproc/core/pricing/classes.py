@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from extproc.core.pricing.slo import Slo
-from extproc.core.values.arrays import Floats, Number
+from extproc.core.values.arrays import Floats, Number, plus, times
 from extproc.core.values.request import Request, RequestClass
 
 
@@ -45,8 +45,8 @@ class ClassWeights:
         `completion_s` is the time after the first token. `money_s` are seconds of this request's own waiting
         (`core.pricing.money`), which are worth what a second of `completion` is.
         """
-        own = self.ttft * ttft_s + self.completion * (completion_s + money_s)
-        return own + self.pressure * pressure_s + self.harm * harm_s
+        own_s = times(ttft_s, self.ttft) + times(plus(completion_s, money_s), self.completion)
+        return plus(plus(own_s, times(pressure_s, self.pressure)), times(harm_s, self.harm))
 
 
 # Interactive: what comparisons of published routers on the traces of `extproc simulate` count as good. The other SLOs

@@ -10,13 +10,16 @@ Formulas are those of one instance, worked out for all at once: names without an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
+from extproc.core.column_rows import SHORTEST_TOKENS, SURE
 from extproc.core.columns import Columns
 from extproc.core.fleet.fleet import Member
-from extproc.core.flight.pace import kept
+from extproc.core.flight.pace import MEMORY_S
 from extproc.core.health.slow_start import WINDOW_S, slow_start_s
 from extproc.core.health.staleness import doubt_s, doubt_share, old_from_s
 from extproc.core.prefixes.cached import Hits
@@ -26,24 +29,22 @@ from extproc.core.pricing.host_pressure import work_s
 from extproc.core.pricing.loading import slot_wait_s
 from extproc.core.pricing.money import compute_money, instance_s, money_s
 from extproc.core.snapshot import Snapshot
-from extproc.core.values.arrays import Flags, Floats, Numbers
+from extproc.core.speeds.speed_columns import SpeedColumns
+from extproc.core.values.arrays import Flags, Floats, Numbers, number, plus
 from extproc.core.values.decision import Candidate, Claims, Cost
 from extproc.core.values.request import Request
 
-_SURE = 4.0  # deviations beyond which an overflow is taken for impossible, or for certain
 # What fetching a block from the host's memory takes, as a share of computing it: 131 KB a token of an 8B model over
 # 25 GB/s of PCIe are 5 us, against about 40 us of an H100's prefill.
 _FETCH_SHARE = 0.125
-_SHORTEST_TOKENS = 8.0  # answers that are shorter hardly stand in a batch: most of such requests are at their prompts
-_FEWEST = 1e-9  # requests a second, in the place of none
+_NOTHING, _HALF = number(0.0), number(0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(msgspec.Struct, frozen=True):
     """What a request would cost on each instance; of those that nobody asked for it has no meaning."""
 
     members: tuple[Member, ...]
-    terms_s: dict[str, Numbers]  # by their names in `Cost`; a number is that of all
+    terms_s: dict[str, Numbers]  # by their names in `Cost` and in that order; a number is that of all
     total_s: Floats
     tpot_s: Floats
     hits: Hits
@@ -53,35 +54,17 @@ class Prices:
 
     def slowed_s(self) -> Floats:
         """By how much computing its prompt raises the time per token of an answer that runs there."""
-        answer_tokens = np.maximum(self.columns.answer_tokens, _SHORTEST_TOKENS)
+        answer_tokens = np.maximum(self.columns.answer_tokens, SHORTEST_TOKENS)
         slowed_s: Floats = (self.columns.decoding > 0) * self.held_back_s / answer_tokens
         return slowed_s
 
     def candidate(self, row: int, claims: Claims) -> Candidate:
         """One of them, with what is claimed of its cache."""
-        terms_s = {name: each if isinstance(each, float) else each.item(row) for name, each in self.terms_s.items()}
-        cost = Cost(**terms_s, total_s=self.total_s.item(row))
+        terms_s = [each if isinstance(each, float) else each.item(row) for each in self.terms_s.values()]
+        cost = Cost(self.total_s.item(row), *terms_s)
         instance = self.members[row].instance
         handed_tokens = 0 if self.hits.handed_tokens is None else int(self.hits.handed_tokens.item(row))
         return Candidate(instance, cost, self.hits.at(row), self.tpot_s.item(row), claims, handed_tokens)
-
-
-class _Speed:
-    """How fast each instance is (`Speed.coefficients`)."""
-
-    def __init__(self, coefficients: Floats) -> None:
-        self.begin_s, self.token_s, self.pair_s, self.step_s, self.sequence_s, self.context_s = coefficients
-
-    def prefill_s(self, new_tokens: Numbers, cached_tokens: Numbers) -> Floats:
-        """Seconds to compute so many tokens of a prompt after those that are cached."""
-        token_s: Floats = self.token_s + self.pair_s * (cached_tokens + new_tokens / 2)
-        prefill_s: Floats = self.begin_s + new_tokens * token_s
-        return prefill_s
-
-    def growth_s(self, sequences: Numbers, context_tokens: Numbers) -> Floats:
-        """Seconds of a decode step beyond that of an empty batch."""
-        growth_s: Floats = self.sequence_s * sequences + self.context_s * context_tokens
-        return growth_s
 
 
 class Pricing:
@@ -102,67 +85,99 @@ class Pricing:
     def prices(self, eligible: Flags, hits: Hits) -> Prices:
         """What the request would cost on the eligible instances, believed to hold so much of its prompt."""
         request, columns, output_tokens = self._request, self._columns, self._output_tokens
-        speed = _Speed(columns.speed(request.model, eligible, self._snapshot))
+        speed = columns.speed(request.model, eligible, self._snapshot)
         busy = columns.busy
         cached_tokens = hits.tokens()
-        uncached_tokens = request.prompt_tokens - cached_tokens
+        uncached_tokens = number(request.prompt_tokens) - cached_tokens
         new_tokens = uncached_tokens if hits.handed_tokens is None else uncached_tokens + hits.handed_tokens
-        growth_s = speed.growth_s(
-            columns.batch_requests, columns.context_tokens + (request.prompt_tokens + output_tokens / 2)
-        )
+        in_batch_tokens = number(request.prompt_tokens + output_tokens / 2)
+        growth_s = speed.growth_s(columns.batch_requests, columns.context_tokens + in_batch_tokens)
         step_s = speed.step_s + growth_s
         prefill_s = speed.prefill_s(uncached_tokens, cached_tokens)
         if hits.lower_tokens is not None:
             fetched_s = _FETCH_SHARE * speed.prefill_s(hits.lower_tokens, hits.gpu_tokens)
             prefill_s += np.where(hits.lower_tokens > 0, fetched_s, 0.0)
         # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
-        prefill_s += busy * np.ceil(uncached_tokens / columns.step_tokens) * growth_s
-        decode_s = output_tokens * step_s
-        free_tokens = columns.capacity_tokens - columns.held_tokens
-        room_s, taken_s = _room(request, columns, new_tokens, free_tokens, step_s)
-        held_back_s = prefill_s / columns.ranks  # one of N ranks computes it, or loads, and the others go on
-        backlog_s = np.maximum(columns.prefill_free_at_s - self._now, 0.0) + columns.foreign_waiting * held_back_s
+        prefill_s += self._steps(busy * growth_s, uncached_tokens)
+        decode_s = number(output_tokens) * step_s
+        has_room = columns.has_room(request.prompt_tokens, output_tokens)
+        room_s, taken_s = (0.0, 0.0) if has_room else _room(request, columns, new_tokens, step_s)
+        # One of N ranks computes it, or loads, and the others go on.
+        held_back_s = prefill_s / columns.ranks if columns.any_ranks else prefill_s
+        backlog_s = np.maximum(columns.prefill_free_at_s - number(self._now), _NOTHING)
+        if columns.any_foreign_waiting:
+            backlog_s += columns.foreign_waiting * held_back_s
         # While prompts that wait for room, too, are computed as they get it, no answer ends: the two add up.
-        wait_s = backlog_s + room_s
+        wait_s = plus(backlog_s, room_s)
         queue_s = wait_s + busy * step_s
-        keep = kept(columns.paced_at_s, self._now)
         loading_s, load_s = self._loading_s(step_s)
-        harm_s = columns.decoding * (held_back_s + load_s / columns.ranks) + _sharing_s(request, columns, speed)
-        harm_s += _later_s(columns.paced_requests * keep, wait_s + held_back_s / 2, held_back_s + taken_s)
+        harm_s = columns.decoding * plus(held_back_s, load_s / columns.ranks if columns.any_slot else 0.0)
+        harm_s += _sharing_s(columns, speed, in_batch_tokens, output_tokens)
+        harm_s += self._later_s(wait_s + held_back_s * _HALF, plus(held_back_s, taken_s))
         terms_s: dict[str, Numbers] = {
             "queue_s": queue_s,
-            "loading_s": loading_s,
             "prefill_s": prefill_s,
             "decode_s": decode_s,
+            "loading_s": loading_s,
             "communication_s": self._reach_s(),
-            "pressure_s": _pressure_s(request, columns, free_tokens, speed),
+            "pressure_s": 0.0 if has_room else _pressure_s(request, columns, speed),
             "harm_s": harm_s,
-            "doubt_s": self._doubt_s(prefill_s + decode_s),
+            "tail_s": 0.0,
+            "doubt_s": self._doubt_s(prefill_s, decode_s),
+            "start_s": 0.0,
             "money_s": self._money_s(prefill_s, decode_s),
         }
-        total_s = self._total_s(terms_s)
+        total_s = self._total_s(queue_s, prefill_s, terms_s)
         start_s = terms_s["start_s"] = self._start_s(total_s, eligible)
-        total_s = total_s + start_s
-        tpot_s = _tpot_s(columns, step_s, output_tokens)
-        return Prices(self._snapshot.members, terms_s, total_s, tpot_s, hits, speed.step_s, held_back_s, columns)
+        return Prices(
+            members=self._snapshot.members,
+            terms_s=terms_s,
+            total_s=plus(total_s, start_s),
+            tpot_s=_tpot_s(columns, step_s, output_tokens),
+            hits=hits,
+            idle_step_s=speed.step_s,
+            held_back_s=held_back_s,
+            columns=columns,
+        )
 
-    def _total_s(self, terms_s: dict[str, Numbers]) -> Floats:
+    def _total_s(self, queue_s: Floats, prefill_s: Floats, terms_s: dict[str, Numbers]) -> Floats:
         """The sum of all terms as they are weighed, `tail_s` being added to them."""
         tail = self._snapshot.tail
-        ttft_s = terms_s["queue_s"] + terms_s["prefill_s"] + (terms_s["communication_s"] + terms_s["loading_s"])
-        tail_s = terms_s["tail_s"] = tail.weight * np.maximum(ttft_s - tail.begins_s, 0.0)
+        reach_s = terms_s["communication_s"] + terms_s["loading_s"]
+        ttft_s = plus(queue_s + prefill_s, reach_s)
+        if ttft_s.item(ttft_s.argmax()) > tail.begins_s:
+            tail_s = np.maximum(ttft_s - number(tail.begins_s), _NOTHING) * number(tail.weight)
+            terms_s["tail_s"], ttft_s = tail_s, ttft_s + tail_s
         return self._weights.weigh(
-            ttft_s=ttft_s + tail_s,
-            completion_s=terms_s["decode_s"] + terms_s["doubt_s"],
+            ttft_s=ttft_s,
+            completion_s=plus(terms_s["decode_s"], terms_s["doubt_s"]),
             pressure_s=terms_s["pressure_s"],
             harm_s=terms_s["harm_s"],
             money_s=terms_s["money_s"],
         )
 
+    def _steps(self, step_s: Floats, uncached_tokens: Floats) -> Floats:
+        """Seconds of as many steps as each engine needs to compute the prompt."""
+        if 0 < self._request.prompt_tokens <= self._columns.least_step_tokens:  # at least its last token is not cached
+            return step_s
+        steps_s: Floats = step_s * np.ceil(uncached_tokens / self._columns.step_tokens)
+        return steps_s
+
+    def _later_s(self, ahead_s: Floats, taken_s: Floats) -> Floats:
+        """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
+
+        Those come at the rate at which others came, for the `ahead_s` until this prompt is half computed: on the
+        average they find the other half ahead. Each waits for what it takes, its time of computing and of room.
+        """
+        columns = self._columns
+        faded = number(math.exp((columns.rated_at_s - self._now) / MEMORY_S))
+        later_s: Floats = columns.rated_rps * faded * ahead_s * taken_s
+        return later_s
+
     def _loading_s(self, step_s: Floats) -> tuple[Numbers, Numbers]:
         """Seconds until the request's adapter is in the GPU, and those in which the batch stands still for it."""
         columns, adapters = self._columns, self._snapshot.adapters
-        adapts = columns.adapts(self._request.model)
+        adapts = columns.adapts(self._request.model, self._snapshot)
         if adapts is None:
             return 0.0, 0.0
         load_s: Floats = adapts * columns.lora_load_s
@@ -202,12 +217,12 @@ class Pricing:
             reach_s += work_s(request) * columns.host_waits
         return reach_s
 
-    def _doubt_s(self, own_s: Floats) -> Numbers:
+    def _doubt_s(self, prefill_s: Floats, decode_s: Floats) -> Numbers:
         limit_s = self._snapshot.policy.stale_after_s
         heard_at_s = self._snapshot.heard_at_s
         if heard_at_s - self._columns.oldest_at_s <= old_from_s(limit_s):
             return 0.0
-        return doubt_s(own_s, doubt_share(heard_at_s - self._columns.observed_at_s, limit_s))
+        return doubt_s(prefill_s + decode_s, doubt_share(heard_at_s - self._columns.observed_at_s, limit_s))
 
     def _money_s(self, prefill_s: Floats, decode_s: Floats) -> Numbers:
         value_per_hour, columns = self._weights.value_per_hour, self._columns
@@ -230,37 +245,24 @@ def _tpot_s(columns: Columns, step_s: Floats, output_tokens: int) -> Floats:
 
     which holds at once after a burst, when the rate at which prompts came is not known yet.
     """
-    prompt_s = columns.paced_prefill / np.maximum(columns.paced_requests, _FEWEST)
-    answer_tokens = np.where(columns.answer_tokens > 0, columns.answer_tokens, output_tokens)
-    tpot_s: Floats = step_s + columns.requests / np.maximum(answer_tokens, _SHORTEST_TOKENS) * np.maximum(
-        prompt_s - step_s, 0.0
-    )
+    ends = columns.ends_per_step
+    if columns.any_answer_unknown:
+        ends = ends + columns.answers_unknown / number(max(output_tokens, SHORTEST_TOKENS))
+    tpot_s: Floats = step_s + ends * np.maximum(columns.prompt_s - step_s, _NOTHING)
     return tpot_s
 
 
-def _sharing_s(request: Request, columns: Columns, speed: _Speed) -> Floats:
+def _sharing_s(columns: Columns, speed: SpeedColumns, in_batch_tokens: Floats, output_tokens: int) -> Floats:
     """Seconds by which the steps of others take longer with one more answer among them, summed.
 
     Of two answers of unknown length about half of either is produced together.
     """
-    output_tokens = request.expected_output_tokens
-    longer_s = speed.growth_s(1, request.prompt_tokens + output_tokens / 2)
-    sharing_s: Floats = columns.requests * (output_tokens / 2) * longer_s
+    longer_s = speed.sequence_s + speed.context_s * in_batch_tokens
+    sharing_s: Floats = columns.requests * number(output_tokens / 2) * longer_s
     return sharing_s
 
 
-def _later_s(rps: Floats, ahead_s: Floats, taken_s: Floats) -> Floats:
-    """Seconds by which requests will wait longer that come before this prompt is computed, summed over them.
-
-    Those come at the rate at which others came, for the `ahead_s` until this prompt is half computed: on the average
-    they find the other half ahead. Each waits for what it takes, its time of computing and of room.
-    """
-    return rps * ahead_s * taken_s
-
-
-def _room(
-    request: Request, columns: Columns, new_tokens: Floats, free_tokens: Floats, step_s: Floats
-) -> tuple[Numbers, Numbers]:
+def _room(request: Request, columns: Columns, new_tokens: Floats, step_s: Floats) -> tuple[Numbers, Numbers]:
     """Seconds until the batch and the KV blocks have room for the request, and until what it takes of them is free.
 
     `new_tokens`: of its prompt, that are not held yet.
@@ -268,7 +270,7 @@ def _room(
     The second are 0 where nobody lacks room.
     """
     ends = columns.batch_requests - columns.max_num_seqs
-    lacking_tokens = new_tokens - free_tokens
+    lacking_tokens = new_tokens - columns.free_tokens
     lacking = lacking_tokens > 0
     if not np.count_nonzero(lacking) and not np.count_nonzero(ends > 0):
         return 0.0, 0.0
@@ -287,7 +289,7 @@ def _answer_s(request: Request, columns: Columns, step_s: Floats) -> Floats:
     return np.where(columns.answer_tokens > 0, columns.answer_tokens, request.expected_output_tokens) * step_s
 
 
-def _pressure_s(request: Request, columns: Columns, free_tokens: Floats, speed: _Speed) -> Numbers:
+def _pressure_s(request: Request, columns: Columns, speed: SpeedColumns) -> Numbers:
     """Expected seconds lost to preemption: somebody is computed a second time if the KV blocks run out.
 
     Answers are of unknown length, about as uncertain as they are long (exponential). So what n of them will still
@@ -296,10 +298,10 @@ def _pressure_s(request: Request, columns: Columns, free_tokens: Floats, speed: 
     """
     growth_tokens = columns.growth_tokens + request.expected_output_tokens
     deviation_tokens = np.maximum(growth_tokens, 1.0) * columns.batch_spread
-    z = (free_tokens - request.prompt_tokens - growth_tokens) / deviation_tokens
-    open_to_doubt = z <= _SURE
+    z = (columns.free_tokens - request.prompt_tokens - growth_tokens) / deviation_tokens
+    open_to_doubt = z <= SURE
     if not np.count_nonzero(open_to_doubt):
         return 0.0
-    chance = open_to_doubt / (1.0 + np.exp(1.702 * np.clip(z, -_SURE, _SURE)))
+    chance = open_to_doubt / (1.0 + np.exp(1.702 * np.clip(z, -SURE, SURE)))
     pressure_s: Floats = chance * speed.prefill_s(request.prompt_tokens, 0)
     return pressure_s

@@ -6,7 +6,9 @@ when somebody asks. Cost terms are read from the fields of `Cost`, so that a new
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from extproc.core.reasons.measured import Measured
 from extproc.core.reasons.model_choice import ModelsTold
@@ -14,7 +16,7 @@ from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
 from extproc.core.reasons.rejection_text import said
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.values.decision import Candidate, Cost, Decision, Reason, Rejection
-from extproc.core.values.request import Request
+from extproc.core.values.request import Request, RequestClass
 
 WEIGHTS = "weights"  # name of the term that is no field of `Cost`
 _NO_TERMS = frozenset({"total_s"})
@@ -22,11 +24,24 @@ _NOTEWORTHY_S = 0.0005  # terms that differ by less make no difference
 _NOTEWORTHY_SHARE = 0.05  # and those that are less than this share of the largest one
 
 
+class Gist(msgspec.Struct, frozen=True):
+    """What is kept of a request: neither its prompt nor hashes, which may be a MiB. A tenth of what a copy takes."""
+
+    id: str
+    api: str
+    model: str
+    prompt_tokens: int
+    token_error: float
+    expected_output_tokens: int
+    request_class: RequestClass
+    priority: int
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """What an explanation is made from, as it was at the decision; small, and free of prompt and hashes."""
 
-    request: Request
+    request: Gist
     decision: Decision
     policy: Policy
     instances: int  # that were known
@@ -110,8 +125,17 @@ def material(
 ) -> Material:
     """What to keep of a decision that was made at `now` upon `snapshot`."""
     miss = nearest_miss(request, decision, snapshot, now)
-    slim = replace(request, prefix=(), chains={}, token_counts=())  # hashes may be a MiB, and are not shown
-    return Material(slim, decision, snapshot.policy, len(snapshot.members), miss, models)
+    gist = Gist(
+        request.id,
+        request.api,
+        request.model,
+        request.prompt_tokens,
+        request.token_error,
+        request.expected_output_tokens,
+        request.request_class,
+        request.priority,
+    )
+    return Material(gist, decision, snapshot.policy, len(snapshot.members), miss, models)
 
 
 def explain(known: Material, trace_id: str = "", outcome: Measured | None = None) -> Explanation:
@@ -159,7 +183,7 @@ def terms(cost: Cost) -> dict[str, float]:
 
     What the class of the request weighs more or less than its bare seconds stands under `WEIGHTS`.
     """
-    names = [field.name for field in fields(cost) if field.name not in _NO_TERMS]
+    names = [name for name in cost.__struct_fields__ if name not in _NO_TERMS]
     values = {name.removesuffix("_s"): getattr(cost, name) for name in names}
     return values | {WEIGHTS: cost.total_s - sum(values.values())}
 

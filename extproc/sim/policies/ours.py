@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -157,7 +156,7 @@ class Ours:
         """Another replica's booking, or the end of one, or what it has learned of speeds."""
         match news:
             case (str(key), Reservation() as theirs):
-                self.router.ledger.reserve(key, replace(theirs, router=_PEERS), now)
+                self.router.ledger.reserve(key, msgspec.structs.replace(theirs, router=_PEERS), now)
             case (str(request_id), float(ended_s)):
                 self.router.ledger.release(request_id, ended_s, _PEERS)
             case Told() as told:

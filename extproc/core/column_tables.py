@@ -1,0 +1,67 @@
+"""What `core.columns` keeps beside its columns: a table for each kind of demand, and one for each model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from extproc.core.eligibility.constraints import Demand, misfit
+from extproc.core.speeds.speed_columns import SpeedColumns
+from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.decision import Rejection
+from extproc.core.values.instance import Instance
+from extproc.core.values.request import KvLayout
+
+MOST_TABLES = 64  # of models, and of kinds of demands, that are kept
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Standing:
+    """Who fulfils one kind of demand, and why the others do not."""
+
+    demand: Demand
+    misfits: list[Rejection | None]
+    fits: Flags  # also Ready
+    _rejected: tuple[Rejection, ...] | None = None
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """All misfits."""
+        if self._rejected is None:
+            self._rejected = tuple([each for each in self.misfits if each is not None])
+        return self._rejected
+
+    def set(self, row: int, instance: Instance, ready: bool) -> None:
+        """An instance has changed."""
+        self.misfits[row] = misfit(self.demand, instance)
+        self.fits[row] = ready and self.misfits[row] is None
+        self._rejected = None
+
+
+@dataclass(slots=True)
+class Model:
+    """What is known of each instance as a server of one model."""
+
+    speed: SpeedColumns
+    adapts: Flags  # who serves it as an adapter
+    shares: Floats  # what share of a hit in the learned prefixes is to be believed (`PrefixTrust.shares`)
+    layouts: list[KvLayout | None] = field(default_factory=list)  # how prompts are named in what its engine tells
+    layouts_known: int = -1  # `KvIndex.layouts_changed` when they were asked for
+
+
+def new_model(rows: int) -> Model:
+    """A model of which nothing is known yet."""
+    return Model(SpeedColumns(rows), np.zeros(rows, np.bool_), np.ones(rows))
+
+
+def keep(tables: OrderedDict[K, T], name: K, table: T) -> None:
+    """Keep a table, the oldest of too many not any more."""
+    tables[name] = table
+    if len(tables) > MOST_TABLES:
+        tables.popitem(last=False)
