@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
 from extproc.core.scaling.tally import Tally
 from extproc.core.values.outcome import Outcome
+from extproc.observe.dashboard.rows import decision_row
+from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
 from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange
@@ -27,11 +30,16 @@ class Observer:
         metrics: Metrics,
         served: Callable[[Outcome], Served | None] = lambda outcome: None,
         tally: Tally | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """`served` tells which instance served a request, None if it is not known; `tally` counts for an autoscaler."""
+        """`served` tells which instance served a request, None if it is not known.
+
+        `tally` counts for an autoscaler, `watch` for the dashboard.
+        """
         self._metrics = metrics
         self._served = served
         self._tally = tally
+        self._watch = watch
         self._recent = RecentDecisions()
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
@@ -52,7 +60,10 @@ class Observer:
             self._count(self._tally, exchange, reply)
         material = exchange.material()
         if material is not None:
-            self._recent.add(material, exchange.trace_id, reply.features if isinstance(reply, RouteTo) else None)
+            features = reply.features if isinstance(reply, RouteTo) else None
+            self._recent.add(material, exchange.trace_id, features, self._watch.clock() if self._watch else 0.0)
+        if self._watch is not None:
+            self._watch.replied(exchange, reply, took_s)
 
     def _count_held(self, exchange: Exchange, reply: Reply) -> None:
         request, decision = exchange.request, exchange.decision
@@ -73,7 +84,10 @@ class Observer:
 
     def finished(self, outcome: Outcome) -> None:
         """One request has ended."""
-        self._metrics.finished(outcome, self._served(outcome))
+        served = self._served(outcome)
+        self._metrics.finished(outcome, served)
+        if self._watch is not None:
+            self._watch.finished(outcome, served)
         if self._tally is not None:
             self._tally.ended(outcome)
         self._recent.finish(outcome)
@@ -85,6 +99,11 @@ class Observer:
     def recent(self) -> list[dict[str, Any]]:
         """Latest decisions, oldest first: where to, at what cost, what else was possible, what was not and why."""
         return [describe(each) for each in self._recent]
+
+    def rows(self, most: int) -> list[dict[str, Any]]:
+        """Short rows of the latest decisions, newest first."""
+        now = self._watch.clock() if self._watch else 0.0
+        return [decision_row(kept, now) for kept in islice(self._recent.newest(), most)]
 
     def explain(self, request_id: str) -> Explanation | None:
         """One of them with its reasons and its outcome, by our id, Envoy's, or "last"; None if it is not known."""

@@ -19,11 +19,14 @@ LAST = "last"  # in the place of an id: the latest one
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
+    """A decision, when it was made, and what became of it."""
+
     material: Material
     trace_id: str
     features: Features | None  # None: it went nowhere
     outcome: Outcome | None = None
+    at_s: float = 0.0
 
 
 class RecentDecisions:
@@ -32,7 +35,7 @@ class RecentDecisions:
     def __init__(self, most: int = MOST_DECISIONS, most_rejections: int = MOST_REJECTIONS) -> None:
         self._most = most
         self._most_rejections = most_rejections
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, Kept] = {}
         self._ids: dict[str, str] = {}  # by Envoy's id
         self._rejections = 0
 
@@ -40,11 +43,15 @@ class RecentDecisions:
         """What is known of each, the oldest first."""
         return (kept.material for kept in self._kept.values())
 
-    def add(self, material: Material, trace_id: str, features: Features | None) -> None:
-        """Keep one; the oldest make room."""
+    def newest(self) -> Iterator[Kept]:
+        """All of each, the newest first."""
+        return reversed(self._kept.values())
+
+    def add(self, material: Material, trace_id: str, features: Features | None, at_s: float = 0.0) -> None:
+        """Keep one that was made at `at_s`; the oldest make room."""
         request_id = material.request.id
         self._drop(request_id)
-        self._kept[request_id] = _Kept(material, trace_id, features)
+        self._kept[request_id] = Kept(material, trace_id, features, at_s=at_s)
         if trace_id:
             self._ids[trace_id] = request_id
         self._rejections += len(material.decision.rejected)

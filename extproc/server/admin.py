@@ -1,18 +1,23 @@
-"""The service's own HTTP pages: metrics for Prometheus; fleet, latest decisions and why, for people and tools."""
+"""The service's own HTTP pages: metrics for Prometheus; the dashboard; fleet, latest decisions and why, as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from extproc.server.dashboard_pages import add_dashboard
 from extproc.server.http_pages import HttpPages
 
 
+async def _no_overview() -> dict[str, Any]:
+    return {}
+
+
 class Admin(HttpPages):
-    """GET /metrics, /fleet, /held, /decisions, /decisions/ID. Nothing here can change anything."""
+    """GET /, /dashboard, /overview, /metrics, /fleet, /held, /decisions, /decisions/ID. Nothing can change anything."""
 
     def __init__(
         self,
@@ -21,6 +26,7 @@ class Admin(HttpPages):
         decisions: Callable[[], Any],
         explain: Callable[[str], Any],
         held: Callable[[], Any],
+        overview: Callable[[], Awaitable[Any]] = _no_overview,
     ) -> None:
         async def metrics(_request: web.Request) -> web.Response:
             return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
@@ -31,12 +37,17 @@ class Admin(HttpPages):
                 return _json({"error": "no such request among the latest decisions"}, status=404)
             return _json(explanation)
 
+        async def overview_page(_request: web.Request) -> web.Response:
+            return _json(await overview())
+
         app = web.Application()
         app.router.add_get("/metrics", metrics)
         app.router.add_get("/fleet", _json_page(fleet))
         app.router.add_get("/held", _json_page(held))
         app.router.add_get("/decisions", _json_page(decisions))
         app.router.add_get("/decisions/{id}", decision)
+        app.router.add_get("/overview", overview_page)
+        add_dashboard(app)
         super().__init__(app)
 
 
@@ -48,4 +59,5 @@ def _json_page(read: Callable[[], Any]) -> Callable[[web.Request], Any]:
 
 
 def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json", status=status)
+    headers = {"x-content-type-options": "nosniff"}
+    return web.Response(body=orjson.dumps(value), content_type="application/json", status=status, headers=headers)

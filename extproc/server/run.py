@@ -22,6 +22,7 @@ from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.rate_limits import RateLimits
 from extproc.adapters.registry import Registry
+from extproc.adapters.scaling_memory import ScalingMemory
 from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
@@ -33,9 +34,11 @@ from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
+from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
+from extproc.server.advice import Advice
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
@@ -45,6 +48,7 @@ from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
+from extproc.server.overview import Overview
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.service import Service
@@ -89,7 +93,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
-    observer, tally = observing(router, metrics)
+    observer, tally, watch = observing(router, metrics)
     cold_waits = ColdWaits(router)
     siblings = Siblings(settings.worker) if settings.worker is not None else None
     service = Service(
@@ -112,10 +116,20 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
     bookings.on_heard = service.holding.stir
     admin = Admin(
         observer.page,
-        lambda: fleet_view(router, ladder, time.monotonic()),
+        lambda: fleet_view(router, ladder, time.monotonic(), watch.lately),
         observer.recent,
         observer.explain if siblings is None else observer.told,
         service.holding.view,
+        Overview(
+            settings.fleet,
+            router,
+            observer,
+            watch,
+            ladder,
+            service.holding,
+            bookings,
+            Advice(ScalingMemory(registry.link, registry.base)),
+        ),
     )
     async with (
         reader,
@@ -201,10 +215,11 @@ async def keeping_intents(
             await end([task])
 
 
-def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally]:
-    """Who watches requests, and what that one counts of them for the autoscaler."""
+def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally, Watch]:
+    """Who watches requests, and what that one counts of them for the autoscaler and for the dashboard."""
+    watch = Watch(time.monotonic)
     tally = Tally(router.policy.classes)
-    return DatedObserver(metrics, partial(served, router), tally), tally
+    return DatedObserver(metrics, partial(served, router), tally, watch), tally, watch
 
 
 @asynccontextmanager

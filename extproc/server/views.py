@@ -10,16 +10,22 @@ from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.core.flight.work import Work
 from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
 from extproc.core.speeds.profile import profile_for
 from extproc.core.values.decision import CacheSource
+from extproc.core.values.instance import Instance
 from extproc.core.values.outcome import Outcome
+from extproc.observe.dashboard.lately import Lately
 from extproc.observe.metrics import Gauges, Guards, Replicas
 from extproc.server.certificates import Certificates
 from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch
 from extproc.server.service import Service
+
+_TYPICAL_TOKENS = 2048  # prompt for which a speed is told
+_NO_RATES = dict.fromkeys(("routed_per_s", "failed_per_s", "output_tokens_per_s"), 0.0)
 
 
 def guards(service: Service, gate: Gate, certificates: Certificates | None) -> Guards:
@@ -94,9 +100,21 @@ def held_by_model(router: Router, holding: Holding) -> Counter[str]:
     return holding.by_model() + router.cold.wishes.waiting
 
 
-def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str, Any]]:
-    """Each instance with what this router knows of it, as plain values for JSON."""
+def _speeds(router: Router, instance: Instance, work: Work) -> dict[str, float | None]:
+    """What is believed of its first model: prompt tokens a second alone there, TPOT in the batch that it has now."""
+    if not instance.models:
+        return {"prefill_tokens_per_s": None, "tpot_s": None}
+    speed = router.beliefs.speed(instance.models[0], instance)
+    return {
+        "prefill_tokens_per_s": _TYPICAL_TOKENS / speed.prefill_s(_TYPICAL_TOKENS, 0),
+        "tpot_s": speed.decode_step_s(max(1, work.requests), work.context_tokens),
+    }
+
+
+def fleet_view(router: Router, ladder: LadderWatch, now: float, lately: Lately | None = None) -> list[dict[str, Any]]:
+    """Each instance with what this router knows of it, as plain values for JSON; `lately` tells rates, if known."""
     view, seen = [], ladder.seen(now)
+    rates = {} if lately is None else lately.instance_rates(now)
     for member in router.fleet.members():
         instance = member.instance
         work = router.ledger.work(instance.key)
@@ -122,6 +140,15 @@ def fleet_view(router: Router, ladder: LadderWatch, now: float) -> list[dict[str
                 "prefix_blocks": router.prefixes.size(instance.key),
                 "kv_blocks_told": router.kv.size(instance.key) if instance.kv_events else None,
                 "cooldown_s": router.cooldowns.remaining_s(instance.key, now),
+                "zone": instance.zone,
+                "role": instance.role,
+                "engine": instance.engine,
+                "max_num_seqs": instance.max_num_seqs,
+                "loading_progress": instance.loading_progress,
+                "ready_in_s": instance.ready_in_s,
+                "price_per_hour": instance.price_per_hour,
+                **_speeds(router, instance, work),
+                **rates.get(instance.id, _NO_RATES if lately is not None else {}),
             }
         )
     return view

@@ -15,8 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from extproc.adapters.http_client import Answer, HttpClient
+from extproc.observe.dashboard.merged import merged_overview
 from extproc.observe.merged_metrics import MergedMetrics
 from extproc.observe.recent import LAST
+from extproc.server.dashboard_pages import add_dashboard
 from extproc.server.dated_observer import AT
 from extproc.server.http_pages import HttpPages
 from extproc.server.worker_views import merged_decisions, merged_fleet, merged_held
@@ -51,8 +53,14 @@ class WorkerPages(HttpPages):
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/decisions/{id}", self._decision)
-        for path, merge in (("/fleet", merged_fleet), ("/held", merged_held), ("/decisions", merged_decisions)):
+        for path, merge in (
+            ("/fleet", merged_fleet),
+            ("/held", merged_held),
+            ("/decisions", merged_decisions),
+            ("/overview", merged_overview),
+        ):
             app.router.add_get(path, self._merging(merge))
+        add_dashboard(app)
         app.router.add_get("/{any:.*}", self._one)
         super().__init__(app)
         self._workers = workers

@@ -10,6 +10,7 @@ from typing import Any
 Row = dict[str, Any]
 
 _TENANTS_SHOWN = 20
+_RATES = ("routed_per_s", "failed_per_s", "output_tokens_per_s")
 
 
 def merged_fleet(views: Sequence[Sequence[Row]]) -> list[Row]:
@@ -29,7 +30,9 @@ def _merged(rows: Sequence[Row]) -> Row:
     # Each worker counts its siblings among its peers; they hear of each other within milliseconds.
     everywhere = max(row["in_flight"] + row["peers"] for row in rows)
     cooldown_s = max(row["cooldown_s"] for row in rows)
-    return rows[0] | {"in_flight": in_flight, "peers": max(0, everywhere - in_flight), "cooldown_s": cooldown_s}
+    rates = {name: sum(row[name] for row in rows) for name in _RATES if name in rows[0]}
+    peers = max(0, everywhere - in_flight)
+    return rows[0] | rates | {"in_flight": in_flight, "peers": peers, "cooldown_s": cooldown_s}
 
 
 def merged_held(views: Sequence[Row]) -> Row:

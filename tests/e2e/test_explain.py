@@ -8,10 +8,12 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from extproc.adapters.http_client import Answer
 from extproc.demo.stack import EngineSpec
 from tests.e2e.conftest import TWO_KINDS, Fleet, StartFleet, running_fleet
 from tests.e2e.eventually import eventually
@@ -83,6 +85,27 @@ async def _by_id(fleet: Fleet, trace_id: str) -> None:
     assert "slow would have cost" in text
     status, output = await told(fleet, "nobody-knows-it")
     assert (status, output) == (1, "")
+
+
+async def test_the_dashboard_shows_the_request_and_its_end(explaining: Fleet) -> None:
+    """Its page stands at the root of the pages; the overview has the decision and what was measured."""
+    await explaining.ask(stream=False)
+
+    async def overview() -> dict[str, Any]:
+        answer = await explaining.http.get(f"{explaining.stack.pages_url}/overview")
+        assert isinstance(answer, Answer)
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    found = await eventually(overview, lambda found: found["decisions"][0]["outcome"] is not None)
+    assert (found["decisions"][0]["instance"], found["decisions"][0]["outcome"]["status"]) == ("fast", 200)
+    assert found["decisions"][0]["age_s"] < found["uptime_s"]
+    assert found["hits"][0]["instance"] == "fast"
+    row = await explaining.row("fast")
+    assert row["tpot_s"] < (await explaining.row("slow"))["tpot_s"]
+    page = await explaining.http.get(explaining.stack.pages_url + "/")
+    assert isinstance(page, Answer)
+    assert page.body.startswith(b"<!doctype html>")
 
 
 async def test_a_retry_goes_to_the_second_best_not_to_any_other(start_fleet: StartFleet) -> None:
