@@ -97,8 +97,9 @@ def plan(
     wait_s = dwell_s * behaviour.patience_at(at_s, dwell_s)
     bounded = tuple(min(max(count, each.least), each.most) for count, each in zip(targets, given, strict=True))
     if not carries(bounded, need, given):
-        counts = choose(need, given, bounded)
-        if sum(counts) > sum(bounded):
+        # Who is to be replaced stays for now: those that replace him are not Ready yet.
+        counts = tuple(map(max, bounded, choose(need, given, bounded)))
+        if counts != bounded:
             behaviour.went_up(at_s, dwell_s, regret_s)
         return Plan(counts=counts, made=made, need=need, keep=need, wait_s=wait_s)
     keep = 0.0 if context.idle else max(need, behaviour.keep(at_s, dwell_s, later, surely)) + MARGIN

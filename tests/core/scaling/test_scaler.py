@@ -195,6 +195,28 @@ def test_two_kinds_of_hardware_are_one_group_and_the_cheaper_one_grows() -> None
     assert last["a100"].desired >= 3
 
 
+def test_a_swing_over_two_kinds_of_hardware_costs_less_than_over_either_and_late_answers_are_few() -> None:
+    """Small ones by night, a big one by day: each change is paid for, and nobody is without an instance meanwhile."""
+    small = pool("small", hardware="a100_sxm", price_per_hour=1.0, least=0)
+    big = pool("big", price_per_hour=3.0, least=0)
+    carries = {"small": 0.37 * CARRIES_RPS, "big": CARRIES_RPS}
+
+    def swing(at_s: float) -> float:
+        return (0.9 - 0.5 * math.cos(2 * math.pi * at_s / (2 * HOUR_S))) * CARRIES_RPS
+
+    costs = {}
+    for pools in ((small, big), (small,), (big,)):
+        rules = ScalingRules(pools=pools, period_s=2 * HOUR_S, tick_s=20.0)
+        starts_s = {"small": 120.0, "big": 120.0}
+        played = Fleet(rules, carries, swing, starts_s, {pools[0].name: 2})
+        played.play(4 * HOUR_S)
+        assert played.late <= 0.005 * played.served, pools
+        costs["+".join(each.name for each in pools)] = sum(
+            played.hours_of[each.name] * (each.price_per_hour or 0.0) for each in pools
+        )
+    assert costs["small+big"] <= 1.05 * min(costs["small"], costs["big"]), costs
+
+
 def test_a_fleet_without_rules_is_told_about_too() -> None:
     """Pools are made from what is there."""
     (made,) = Scaler(ScalingRules(), ClassPolicy()).look(Sight(at_s=0.0, instances=(instance("a"), instance("b"))))
