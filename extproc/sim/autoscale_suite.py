@@ -1,9 +1,9 @@
 """The suite `autoscale`: what becomes of requests, and what it costs, while an autoscaler starts and stops instances.
 
 Every autoscaler is run with several targets, as its operator would try them: what it can do is a line of violations
-against GPU-hours, not a point. All else is the same for all: the requests, the router (least request), the places in
-the fleet, how many instances there are at the start, how long a start takes, and the grace that an instance has to
-finish what it runs. Requests are judged that come after the first ten minutes.
+against GPU-hours, not a point. All else is the same for all: the requests, the router, the places in the
+fleet, how many instances there are at the start, how long a start takes, and the grace that an instance has to finish
+what it runs. Requests are judged that come after the first ten minutes.
 
 The days are compressed: three of two hours each. Engines take no more requests at once than their SLO bears, as who
 scales on their queues would set them up.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from extproc.errors import ConfigError
 from extproc.sim.fleet.builtin import MODELS, STEP_OVERHEAD_S
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
@@ -26,6 +27,7 @@ JUDGED_FROM_S = 600.0
 STARTS_S = (60.0, 180.0, 300.0)
 DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
 ROUTER = "least_request"
+KINDS_ROUTER = "extproc"  # least request gives a small instance as much as a big one
 OURS = ("extproc", "extproc?quantile=0.6", "extproc?busiest=0.8", "extproc?quantile=0.9&busiest=0.7")
 _FOR_EVER_S = 1e9
 _READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
@@ -69,6 +71,11 @@ class Scenario:
     def scaler(self) -> str:
         """As it is written: `keda_requests?target=12`."""
         return self.setup.autoscaling.scaler if self.setup.autoscaling else ""
+
+    @property
+    def router(self) -> str:
+        """The policy of its router."""
+        return KINDS_ROUTER if self.kind is Kind.KINDS else ROUTER
 
 
 _Targets = Mapping[str, tuple[float, ...]]
@@ -116,13 +123,32 @@ _NO_PERIOD_S = 86_400.0
 _AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
 
 
-def autoscale(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> Iterator[Scenario]:
-    """All scenarios of a seed. `quick`: one day, one time to start, and one target of each."""
-    for load in _loads(traces):
-        if quick and load.name != "days":
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A part of the suite; what is empty is not chosen from."""
+
+    workloads: tuple[str, ...] = ()
+    starts_s: tuple[float, ...] = ()
+    scalers: tuple[str, ...] = ()  # instead of those that a workload is run with
+
+
+def autoscale(
+    traces: Mapping[str, Path], seed: int, *, quick: bool = False, chosen: Chosen | None = None
+) -> Iterator[Scenario]:
+    """All scenarios of a seed, or those chosen. `quick`: one day, one time to start, and one target of each.
+
+    Raises ConfigError for a workload that there is not.
+    """
+    part = chosen or Chosen()
+    loads = [load for load in _loads(traces) if not quick or load.name == "days"]
+    for name in part.workloads:
+        if not any(load.name == name for load in loads):
+            raise ConfigError(f"no workload here is named {name!r}: {', '.join(load.name for load in loads)}")
+    for load in loads:
+        if part.workloads and load.name not in part.workloads:
             continue
-        for start_s in (180.0,) if quick else load.starts_s:
-            for scaler in _scalers(load, quick):
+        for start_s in part.starts_s or ((180.0,) if quick else load.starts_s):
+            for scaler in part.scalers or _scalers(load, quick):
                 yield _scenario(load, start_s, scaler, seed, quick)
 
 

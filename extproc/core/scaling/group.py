@@ -115,16 +115,19 @@ def plan(
 def lowered(counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float) -> Counts:
     """A step from `counts` towards `goal`: what grows does at once, what shrinks only while the Ready ones left carry.
 
-    The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves.
+    The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves, nor for one that was
+    ordered before him and is Ready sooner.
     """
+    bare = [replace(each, spare=0) for each in given]
     reached = [max(count, end) for count, end in zip(counts, goal, strict=True)]
     dearest = sorted(range(len(given)), key=lambda place: -given[place].price / max(given[place].capacity, 1e-9))
     for place in dearest:
         end = step_down(reached[place], goal[place]) if goal[place] < counts[place] else reached[place]
+        replaced = any(goal[other] > ready[other] for other in dearest if other != place)
         while reached[place] > end:
             after = [*reached[:place], reached[place] - 1, *reached[place + 1 :]]
             left = tuple(min(here, count) for here, count in zip(ready, after, strict=True))
-            if left[place] < ready[place] and not carries(left, need, [replace(each, spare=0) for each in given]):
+            if (replaced or left[place] < ready[place]) and not carries(left, need, bare):
                 break
             reached = after
     return tuple(reached)

@@ -17,6 +17,7 @@ from extproc.core.scaling.drivers import Context
 from extproc.core.scaling.explained import explained
 from extproc.core.scaling.forecast import Forecaster
 from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
+from extproc.core.scaling.halves import half_of
 from extproc.core.scaling.hardware import Offer
 from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
@@ -120,10 +121,12 @@ class Scaler:
         self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
     ) -> list[Recommendation]:
         models = names(group, sight.instances)
-        usual, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
-        demand = risen(usual, latest) if usual and latest else _NOBODY
+        whole, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
+        asked, slo = half_of(group.role, whole or _NOBODY, self._slo)
+        usual = asked if whole else None
+        demand = risen(asked, latest) if whole and latest else asked
         last = self._filled.get(name)
-        filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction, last)
+        filled = loads(group.pools, seen.instances, sight.speeds, demand, slo, self._correction, last)
         self._filled[name] = filled
         note(memory, group, seen, sight, filled.load)
         if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
