@@ -29,6 +29,14 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     ready: dict[str, int] = {}
     unsettled_at_s: float = 0.0  # when instances changed last, or were too few
 
+    def set_forward(self, by_s: float) -> None:
+        """The clock was set forward: nothing has become older by that."""
+        self.behaviour.set_forward(by_s)
+        for since_s in (self.told, self.draining_since_s, self.coming_since_s, self.broken_since_s):
+            since_s.update({key: at_s + by_s for key, at_s in since_s.items()})
+        self.asked_at_s = None if self.asked_at_s is None else self.asked_at_s + by_s
+        self.unsettled_at_s += by_s
+
 
 @dataclass(frozen=True, slots=True)
 class Staff:
@@ -84,16 +92,21 @@ def plan(
     regret_s: float,
     later: float,
     surely: float,
+    blind: bool = False,
 ) -> Plan:
     """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`).
 
-    `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool.
+    `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool. `blind`: no request could be
+    counted.
     """
     made = calls(context)
     need = max((call.need for call in made), default=0.0)
     if any(targets) and not context.asked:
         need = behaviour.lasting(at_s, need, dwell_s)
-    behaviour.needed(at_s, need, dwell_s)
+    if blind:
+        behaviour.unseen(at_s)
+    else:
+        behaviour.needed(at_s, need, dwell_s)
     wait_s = dwell_s * behaviour.patience_at(at_s, dwell_s)
     bounded = tuple(min(max(count, each.least), each.most) for count, each in zip(targets, given, strict=True))
     if not carries(bounded, need, given):

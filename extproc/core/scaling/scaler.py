@@ -68,8 +68,10 @@ class Scaler:
         made: list[Recommendation] = []
         shaken_s = _SHAKEN_TICKS * self._rules.tick_s
         for group in all_groups:
-            name = "+".join(pool.name for pool in group.pools)
+            name = group.pools[0].name  # loads are in its instances; others may come and go
             memory = self._memory.setdefault(name, GroupMemory())
+            if sight.stepped_s:
+                memory.set_forward(sight.stepped_s)
             starts_s = [cold_start_s(sight.starts_s.get(pool.name, ()), pool.start_s) for pool in group.pools]
             seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory, shaken_s)
             made.extend(self._look(group, name, seen, sight, memory, counted))
@@ -204,6 +206,7 @@ class Scaler:
             at_s=sight.at_s,
             dwell_s=dwell_s,
             regret_s=max(start_s + 2.0 * dwell_s, rules.period_s / _PERIOD_REGRETS),
+            blind=demand is None and self._blind_until_s > -math.inf,
             later=math.inf if demand is None else ahead(back_s, rules.quantile).planned / rules.busiest,
             surely=math.inf if demand is None else ahead(back_s, max(SURE, rules.quantile)).planned / rules.busiest,
         )
