@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
 from extproc.sim.fleet.builtin import MODELS, STEP_OVERHEAD_S
 from extproc.sim.fleet.entries import describe
@@ -27,7 +28,7 @@ JUDGED_FROM_S = 600.0
 STARTS_S = (60.0, 180.0, 300.0)
 DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
 ROUTER = "least_request"
-KINDS_ROUTER = "extproc"  # least request gives a small instance as much as a big one
+ROUTER_THAT_KNOWS = "extproc"  # least request gives a small instance as much as a big one, and makes no pairs
 OURS = ("extproc", "extproc?quantile=0.6", "extproc?busiest=0.8", "extproc?quantile=0.9&busiest=0.7")
 _FOR_EVER_S = 1e9
 _READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
@@ -40,6 +41,7 @@ class Kind(StrEnum):
     STEADY = "steady"  # who is steady when load is
     NIGHTS = "nights"  # scale to zero
     KINDS = "kinds"  # two kinds of hardware with prices
+    HALVES = "halves"  # prefill and decode apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,17 @@ class Hardware:
     price_per_hour: float
     max_num_seqs: int
     max_num_batched_tokens: int = 2048
+    role: Role = Role.BOTH
+
+    @property
+    def pool(self) -> str:
+        """Name of its instances' pool."""
+        return self.name if self.role is Role.BOTH else f"{self.name}-{self.role}"
 
 
 L40S = Hardware("l40s", MODELS, 1, 1.0, 24)
 H100 = Hardware("h100_sxm", MODELS, 1, 3.0, 64, 8192)
+H100_HALVES = tuple(Hardware("h100_sxm", MODELS, 1, 3.0, 256, 8192, role) for role in (Role.PREFILL, Role.DECODE))
 SHORT_L40S = Hardware("l40s", MODELS, 1, 1.0, 48)  # for short prompts
 
 
@@ -75,7 +84,7 @@ class Scenario:
     @property
     def router(self) -> str:
         """The policy of its router."""
-        return KINDS_ROUTER if self.kind is Kind.KINDS else ROUTER
+        return ROUTER_THAT_KNOWS if self.kind in (Kind.KINDS, Kind.HALVES) else ROUTER
 
 
 _Targets = Mapping[str, tuple[float, ...]]
@@ -163,6 +172,8 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
     if "mooncake-conversation" in traces:
         text = str(traces["mooncake-conversation"])
         yield _Load(Kind.TRACE, "mooncake-conversation", text, (H100,), 16, 3, _ON_H100, _NO_PERIOD_S)
+        name = "mooncake-conversation in halves"
+        yield _Load(Kind.HALVES, name, text, H100_HALVES, 10, 4, {}, _NO_PERIOD_S, starts_s=(60.0,))
     steady = "diurnal?requests=10000&requests_s=0.694444&days=2&peak_to_trough=1"
     yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, starts_s=(180.0,))
     nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"
@@ -201,24 +212,28 @@ def _scenario(load: _Load, start_s: float, scaler: str, seed: int, quick: bool) 
 
 
 def _fleet(load: _Load, start_s: float) -> FleetSpec:
-    """The first kind of hardware has the instances that there are at the start."""
+    """The first kind of hardware has the instances that there are at the start; of halves both have."""
+    there = load.hardware if load.kind is Kind.HALVES else load.hardware[:1]
     places = [
-        _place(hardware, number, start_s, at_start=hardware is load.hardware[0] and number < load.at_start)
+        _place(hardware, number, start_s, at_start=hardware in there and number < load.at_start)
         for hardware in load.hardware
         for number in range(load.most)
     ]
-    return FleetSpec(name="-".join(hardware.name for hardware in load.hardware), instances=tuple(places))
+    return FleetSpec(name="-".join(hardware.pool for hardware in load.hardware), instances=tuple(places))
 
 
 def _place(hardware: Hardware, number: int, start_s: float, *, at_start: bool) -> InstanceSpec:
     return describe(
-        id=f"{hardware.name}-{number + 1}",
+        id=f"{hardware.pool}-{number + 1}",
         models=hardware.models,
         hardware=hardware.name,
         tensor_parallel=hardware.tensor_parallel,
         price_per_hour=hardware.price_per_hour,
         max_num_seqs=hardware.max_num_seqs,
         max_num_batched_tokens=hardware.max_num_batched_tokens,
+        role=hardware.role,
+        kv_domain="" if hardware.role is Role.BOTH else "nixl",
+        fabric="" if hardware.role is Role.BOTH else "ib",
         step_overhead_s=STEP_OVERHEAD_S,
         start_s=start_s,
         at_start=at_start,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from extproc import cli
+from extproc.core.values.instance import Role
 from extproc.sim import autoscale_suite as suite
 from extproc.sim.autoscale_suite import OURS, Kind, autoscale
 from extproc.sim.fleet.checks import _instance_fault
@@ -63,6 +64,8 @@ def test_recordings_are_run_if_they_are_there(tmp_path: Path):
     """At their own pace, and without a period to learn from."""
     names = {"azure-conversation", "mooncake-conversation"}
     found = list(autoscale({name: tmp_path / name for name in names}, 0))
+    halves = {spec.role for one in found if one.kind is Kind.HALVES for spec in one.setup.fleet.instances}
+    assert halves == {Role.PREFILL, Role.DECODE}
     recorded = [one for one in found if one.setup.trace in names]
     assert {one.setup.trace for one in recorded} == names
     assert {one.setup.rate_rps for one in recorded} == {None}
