@@ -119,17 +119,20 @@ def plan(
     goal = choose(keep, given, bounded) if carries(bounded, keep, given) else bounded
     counts = bounded
     if goal != bounded and (context.idle or behaviour.may_step(at_s, dwell_s)):
-        counts = lowered(bounded, goal, ready, given, context.load / context.busiest)
+        counts = lowered(bounded, goal, ready, given, context.load / context.busiest, soon=need)
     if sum(counts) < sum(bounded):
         behaviour.went_down(at_s)
     return Plan(counts=counts, made=made, need=need, keep=keep, wait_s=wait_s)
 
 
-def lowered(counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float) -> Counts:
+def lowered(
+    counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float, soon: float = 0.0
+) -> Counts:
     """A step from `counts` towards `goal`: what grows does at once, what shrinks only while the Ready ones left carry.
 
     The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves, nor for one that was
-    ordered before him and is Ready sooner.
+    ordered before him and is Ready sooner. While others are on the way to replace them, those left must also carry
+    what is needed `soon`: it may be more than `need`, which is now.
     """
     bare = [replace(each, spare=0) for each in given]
     reached = [max(count, end) for count, end in zip(counts, goal, strict=True)]
@@ -140,7 +143,8 @@ def lowered(counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer],
         while reached[place] > end:
             after = [*reached[:place], reached[place] - 1, *reached[place + 1 :]]
             left = tuple(min(here, count) for here, count in zip(ready, after, strict=True))
-            if (replaced or left[place] < ready[place]) and not carries(left, need, bare):
+            bar = max(need, soon) if replaced else need
+            if (replaced or left[place] < ready[place]) and not carries(left, bar, bare):
                 break
             reached = after
     return tuple(reached)
