@@ -209,7 +209,7 @@ def test_a_swing_over_two_kinds_of_hardware_costs_less_than_over_either_and_late
         rules = ScalingRules(pools=pools, period_s=2 * HOUR_S, tick_s=20.0)
         starts_s = {"small": 120.0, "big": 120.0}
         played = Fleet(rules, carries, swing, starts_s, {pools[0].name: 2})
-        played.play(4 * HOUR_S)
+        played.play(2 * HOUR_S)
         assert played.late <= 0.005 * played.served, pools
         costs["+".join(each.name for each in pools)] = sum(
             played.hours_of[each.name] * (each.price_per_hour or 0.0) for each in pools
