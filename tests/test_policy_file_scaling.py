@@ -103,6 +103,9 @@ def test_without_the_section_there_are_no_rules_and_an_empty_one_has_the_default
         ("{pools: {a: {models: [m], idle_s: -1}}}", "pool a: idle_s"),
         ("{pools: {a: {models: [m], dwell_s: .inf}}}", "pool a: dwell_s"),
         ("{pools: {a: {models: [m]}, b: {models: [m]}}}", "pools a and b have the same models and hardware"),
+        ("{pools: {a: {models: [m], role: prefill}}}", "some need role: prefill and all others role: decode"),
+        ("{pools: {a: {models: [m], role: decode}, b: {models: [m]}}}", "some need role: prefill"),
+        ("{pools: {a: {models: [m], role: half}}}", "role"),
         ("{pools: {a: {models: [m]}, b: {models: [m, n]}}}", "m is in pools with different models"),
     ],
 )

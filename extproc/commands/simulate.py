@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extproc.commands import simulate_autoscale, simulate_overload
+from extproc.commands import autoscale_part, simulate_autoscale, simulate_overload
 from extproc.commands.simulate_flags import add_flags, html_file, policies, setups
 from extproc.errors import ConfigError
 
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.standing:
         _show(args, _cells_of(args.standing), tables=False)
         return 0
+    autoscale_part.refuse_elsewhere(args)
     if args.plots and args.suite != "autoscale":
         raise ConfigError("--plots draws what the suite autoscale found: of all else --html FILE makes a page")
     if args.suite in ("overload", "autoscale"):

@@ -35,7 +35,10 @@ def run(
         load_matplotlib()
         writable(args.plots)
     slos, scenarios = parse_slos(args.slo), autoscale_scenarios(args)
-    jobs = [Job(place, scenario.setup, named[0], slos) for place, scenario in enumerate(scenarios)]
+    jobs = [
+        Job(place, scenario.setup, named[0] if args.policy else scenario.router, slos)
+        for place, scenario in enumerate(scenarios)
+    ]
     found = report.outcomes((scenarios[result.place], result.figures) for result in make(jobs, args))
     if args.plots:
         _draw(args, found)

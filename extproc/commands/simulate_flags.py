@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from extproc.commands import autoscale_part
 from extproc.commands.numbers import count, seconds, seconds_or_zero, share
 from extproc.errors import ConfigError
 
@@ -50,11 +51,16 @@ def overload_scenarios(args: argparse.Namespace) -> list[Scenario]:
 
 
 def autoscale_scenarios(args: argparse.Namespace) -> list[AutoscaleScenario]:
-    """Those of the suite `autoscale`, for each seed. Raises ConfigError."""
+    """Those of the suite `autoscale` that are chosen, for each seed. Raises ConfigError."""
     from extproc.sim.autoscale_suite import autoscale
+    from extproc.sim.scaling.catalog import check
 
     traces = _suite_traces(args)
-    return [scenario for seed in _seeds(args) for scenario in autoscale(traces, seed, quick=args.quick)]
+    chosen = autoscale_part.chosen(args)
+    made = [each for seed in _seeds(args) for each in autoscale(traces, seed, quick=args.quick, chosen=chosen)]
+    for scaler in chosen.scalers:
+        check(scaler, made[0].setup.fleet)
+    return made
 
 
 def policies(args: argparse.Namespace) -> list[str]:
@@ -313,6 +319,7 @@ def _add_suites(group: _Group) -> None:
         metavar="DIR",
         help=f"public traces (default: ${TRACES}; docs/traffic.md tells where from)",
     )
+    autoscale_part.add_flags(group)
 
 
 def _add_shown(group: _Group) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from extproc.core.scaling.rules import PoolRules, ScalingRules
+from extproc.core.values.instance import Role
 
 # A pool's name becomes part of ids of instances, of labels and of environment variables' values.
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -30,6 +31,7 @@ class ListedPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     models: tuple[str, ...]
     hardware: str | None = None
     tensor_parallel: int | None = None
+    role: Role | None = None
     least: int | None = None
     most: int | None = None
     spare: int | None = None
@@ -104,14 +106,25 @@ def _check(pool: PoolRules) -> None:
 
 
 def _check_apart(pools: tuple[PoolRules, ...]) -> None:
-    """No two pools are the same; a model is in one group of pools, or its requests would count twice."""
-    seen: dict[tuple[frozenset[str], str, int], str] = {}
+    """No two pools are the same; a model is in one group of pools, or its requests would count twice.
+
+    Where any of its pools is sized for half a request, all are, and there are both halves.
+    """
+    seen: dict[tuple[frozenset[str], str, int, Role], str] = {}
     groups: dict[str, frozenset[str]] = {}
+    roles: dict[frozenset[str], set[Role]] = {}
     for pool in pools:
         models = frozenset(pool.models)
-        other = seen.setdefault((models, pool.hardware, pool.tensor_parallel), pool.name)
+        other = seen.setdefault((models, pool.hardware, pool.tensor_parallel, pool.role), pool.name)
         if other != pool.name:
             raise ValueError(f"autoscale: pools {other} and {pool.name} have the same models and hardware")
+        roles.setdefault(models, set()).add(pool.role)
         for model in pool.models:
             if groups.setdefault(model, models) != models:
                 raise ValueError(f"autoscale: {model} is in pools with different models; all need the same ones")
+    for models, of in roles.items():
+        if of not in ({Role.BOTH}, {Role.PREFILL, Role.DECODE}):
+            raise ValueError(
+                f"autoscale: of the pools with {', '.join(sorted(models))} some need role: prefill and all others"
+                " role: decode, or none a role"
+            )

@@ -59,6 +59,7 @@ def launched(pool: PoolRules, journal: Journal) -> tuple[Instance, ...]:
             lifecycle_reason=_LAUNCHED,
             hardware=pool.hardware,
             tensor_parallel=pool.tensor_parallel,
+            role=pool.role,
             price_per_hour=pool.price_per_hour,
         )
         for launch in journal.pending(pool.name)

@@ -120,6 +120,7 @@ class InstanceCommand:
             "EXTPROC_MODELS": ",".join(pool.models),
             "EXTPROC_HARDWARE": pool.hardware,
             "EXTPROC_TENSOR_PARALLEL": str(pool.tensor_parallel),
+            "EXTPROC_ROLE": pool.role.value,
             "EXTPROC_LABELS": msgspec.json.encode(dict(pool.labels)).decode(),
             "EXTPROC_DESIRED": str(recommendation.desired),
             "EXTPROC_READY": str(recommendation.ready),

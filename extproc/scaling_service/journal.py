@@ -69,12 +69,14 @@ def after_look(
     now_s: float,
     patience_s: Callable[[str], float],
     outside: Collection[str] = (),
+    unseen_s: float = 0.0,
 ) -> Journal:
     """The journal, with what the fleet shows of it by now.
 
     `members` are the instances of each pool, `patience_s` is how long a pool's start may take before it is given up,
     `outside` are ids of instances that belong to no pool, or to none yet: a start of one of them stays, lest it be made
-    over and over.
+    over and over. Of the last `unseen_s` seconds nothing is known: a start that was over in them took what its agent
+    has measured, and as long as it was seen to take.
     """
     launches = _matched(journal.launches, members)
     pending = {launch.id for launch in journal.launches if not launch.instance}
@@ -84,7 +86,7 @@ def after_look(
         seen = starts_s.setdefault(pool, {})
         for instance in instances:
             if instance.lifecycle is Lifecycle.READY and instance.key not in seen:
-                took_s = _took_s(instance, launches, now_s)
+                took_s = _took_s(instance, launches, now_s, unseen_s)
                 if took_s is not None:
                     seen[instance.key] = took_s
     return Journal(
@@ -99,6 +101,15 @@ def after_look(
         drained=tuple(each for each in journal.drained if _obeys(by_id.get(each))),
         told=journal.told,
         starts_s={pool: _kept(seen, members.get(pool, ())) for pool, seen in starts_s.items() if seen},
+    )
+
+
+def set_forward(journal: Journal, by_s: float) -> Journal:
+    """The same by a clock that was set forward meanwhile: nothing has become older by that."""
+    return msgspec.structs.replace(
+        journal,
+        launches=tuple(msgspec.structs.replace(each, at_s=each.at_s + by_s) for each in journal.launches),
+        stops=tuple(msgspec.structs.replace(each, at_s=each.at_s + by_s) for each in journal.stops),
     )
 
 
@@ -129,12 +140,12 @@ def _matched(launches: Iterable[Launch], members: Mapping[str, Sequence[Instance
     return tuple(matched)
 
 
-def _took_s(instance: Instance, launches: Iterable[Launch], now_s: float) -> float | None:
+def _took_s(instance: Instance, launches: Iterable[Launch], now_s: float, unseen_s: float) -> float | None:
     """From asking for the start, if we did: a machine may have had to boot before an agent could tell of anything."""
     asked_s = [launch.at_s for launch in launches if launch.instance == instance.id]
-    if not asked_s:
+    if not asked_s or (unseen_s > 0.0 and instance.start_s is None):
         return instance.start_s
-    return max(now_s - asked_s[0], instance.start_s or 0.0)
+    return max(now_s - unseen_s - asked_s[0], instance.start_s or 0.0)
 
 
 def _kept(seen: Mapping[str, float], instances: Iterable[Instance]) -> dict[str, float]:

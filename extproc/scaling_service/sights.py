@@ -29,12 +29,14 @@ from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds_told import by_kind, merge_kind
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.scaling_service.acting import launched
-from extproc.scaling_service.journal import Journal, after_look, durations_s
+from extproc.scaling_service.journal import Journal, after_look, durations_s, set_forward
 from extproc.scaling_service.learned_speeds import speeds_of
 
 _SLOWLY_S = 30.0  # between two reads of what changes slowly
 _REMEMBER_S = 30 * 86_400.0  # how long ago a model may have been served last whose starts still tell something
 _BLOCK_TOKENS = BLOCK_BYTES // 4  # of English
+_STEP_S = 5.0  # by which the time of day is more than what has passed, from which on the clock was set forward
+_UNSEEN_TICKS = 3.0  # between two looks that saw anything: what was longer is not known to have been seen
 _SLOWER = 0.9  # pace of our time after the clock was set back, until it has come so far again
 
 
@@ -95,7 +97,9 @@ class Sights:
         if self._since_start() - self._slowly_at_s >= _SLOWLY_S:
             await self._read_slowly(instances)
         since_read_s = self._since_start() - read_at_s
-        at_s = self._now_s()
+        at_s, passed_s, stepped_s = self._now_s()
+        journal = set_forward(journal, stepped_s) if stepped_s else journal
+        unseen_s = passed_s if passed_s > _UNSEEN_TICKS * self._rules.tick_s else 0.0
         starts_s = self._starts_s(durations_s(journal), pools)
         patience_s = {
             name: STUCK_COLD_STARTS * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()
@@ -104,10 +108,11 @@ class Sights:
         others = [each for each in instances if each.id not in inside]
         outside = tuple(each.id for each in others if own_models(each) or each.lifecycle not in COMING)
         of_none = {each.id for each in others}
-        journal = after_look(journal, members, at_s, lambda pool: patience_s.get(pool, 0.0), of_none)
+        journal = after_look(journal, members, at_s, lambda pool: patience_s.get(pool, 0.0), of_none, unseen_s)
         asked_for = tuple(each for pool in pools.values() for each in launched(pool, journal))
         sight = Sight(
             at_s=at_s,
+            stepped_s=stepped_s,
             instances=instances + asked_for,
             counts=traffic.counts,
             counted_at_s=at_s - since_read_s - traffic.age_s,
@@ -120,12 +125,20 @@ class Sights:
         )
         return Seen(sight, pools, members, journal, outside)
 
-    def _now_s(self) -> float:
-        """The time of day, that never goes back: rates are differences by it. Nor does it stand still meanwhile."""
-        looked_at_s = self._since_start()
+    def _now_s(self) -> tuple[float, float, float]:
+        """(time of day, seconds since the last look, by how many of them the clock was set forward).
+
+        The first never goes back: rates are differences by it. Nor does it stand still meanwhile. The others are 0 at
+        the first look.
+        """
+        looked_at_s, before_s = self._since_start(), self._at_s
         passed_s, self._looked_at_s = looked_at_s - self._looked_at_s, looked_at_s
-        self._at_s = max(self._clock(), self._at_s + _SLOWER * passed_s if self._at_s else 0.0)
-        return self._at_s
+        if not before_s:
+            self._at_s = self._clock()
+            return self._at_s, 0.0, 0.0
+        self._at_s = max(self._clock(), before_s + _SLOWER * passed_s)
+        stepped_s = self._at_s - before_s - passed_s
+        return self._at_s, passed_s, stepped_s if stepped_s > _STEP_S else 0.0
 
     def _starts_s(
         self, own: Mapping[str, tuple[float, ...]], pools: Mapping[str, PoolRules]

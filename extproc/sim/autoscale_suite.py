@@ -1,9 +1,9 @@
 """The suite `autoscale`: what becomes of requests, and what it costs, while an autoscaler starts and stops instances.
 
 Every autoscaler is run with several targets, as its operator would try them: what it can do is a line of violations
-against GPU-hours, not a point. All else is the same for all: the requests, the router (least request), the places in
-the fleet, how many instances there are at the start, how long a start takes, and the grace that an instance has to
-finish what it runs. Requests are judged that come after the first ten minutes.
+against GPU-hours, not a point. All else is the same for all: the requests, the router, the places in the
+fleet, how many instances there are at the start, how long a start takes, and the grace that an instance has to finish
+what it runs. Requests are judged that come after the first ten minutes.
 
 The days are compressed: three of two hours each. Engines take no more requests at once than their SLO bears, as who
 scales on their queues would set them up.
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from extproc.core.values.instance import Role
+from extproc.errors import ConfigError
 from extproc.sim.fleet.builtin import MODELS, STEP_OVERHEAD_S
 from extproc.sim.fleet.entries import describe
 from extproc.sim.fleet.spec import Conditions, FleetSpec, InstanceSpec
@@ -26,6 +28,7 @@ JUDGED_FROM_S = 600.0
 STARTS_S = (60.0, 180.0, 300.0)
 DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
 ROUTER = "least_request"
+ROUTER_THAT_KNOWS = "extproc"  # least request gives a small instance as much as a big one, and makes no pairs
 OURS = ("extproc", "extproc?quantile=0.6", "extproc?busiest=0.8", "extproc?quantile=0.9&busiest=0.7")
 _FOR_EVER_S = 1e9
 _READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
@@ -38,6 +41,7 @@ class Kind(StrEnum):
     STEADY = "steady"  # who is steady when load is
     NIGHTS = "nights"  # scale to zero
     KINDS = "kinds"  # two kinds of hardware with prices
+    HALVES = "halves"  # prefill and decode apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,17 @@ class Hardware:
     price_per_hour: float
     max_num_seqs: int
     max_num_batched_tokens: int = 2048
+    role: Role = Role.BOTH
+
+    @property
+    def pool(self) -> str:
+        """Name of its instances' pool."""
+        return self.name if self.role is Role.BOTH else f"{self.name}-{self.role}"
 
 
 L40S = Hardware("l40s", MODELS, 1, 1.0, 24)
 H100 = Hardware("h100_sxm", MODELS, 1, 3.0, 64, 8192)
+H100_HALVES = tuple(Hardware("h100_sxm", MODELS, 1, 3.0, 256, 8192, role) for role in (Role.PREFILL, Role.DECODE))
 SHORT_L40S = Hardware("l40s", MODELS, 1, 1.0, 48)  # for short prompts
 
 
@@ -69,6 +80,11 @@ class Scenario:
     def scaler(self) -> str:
         """As it is written: `keda_requests?target=12`."""
         return self.setup.autoscaling.scaler if self.setup.autoscaling else ""
+
+    @property
+    def router(self) -> str:
+        """The policy of its router."""
+        return ROUTER_THAT_KNOWS if self.kind in (Kind.KINDS, Kind.HALVES) else ROUTER
 
 
 _Targets = Mapping[str, tuple[float, ...]]
@@ -116,13 +132,32 @@ _NO_PERIOD_S = 86_400.0
 _AZURE_TIMES = 3  # as many requests: the recording alone is for two instances
 
 
-def autoscale(traces: Mapping[str, Path], seed: int, *, quick: bool = False) -> Iterator[Scenario]:
-    """All scenarios of a seed. `quick`: one day, one time to start, and one target of each."""
-    for load in _loads(traces):
-        if quick and load.name != "days":
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A part of the suite; what is empty is not chosen from."""
+
+    workloads: tuple[str, ...] = ()
+    starts_s: tuple[float, ...] = ()
+    scalers: tuple[str, ...] = ()  # instead of those that a workload is run with
+
+
+def autoscale(
+    traces: Mapping[str, Path], seed: int, *, quick: bool = False, chosen: Chosen | None = None
+) -> Iterator[Scenario]:
+    """All scenarios of a seed, or those chosen. `quick`: one day, one time to start, and one target of each.
+
+    Raises ConfigError for a workload that there is not.
+    """
+    part = chosen or Chosen()
+    loads = [load for load in _loads(traces) if not quick or load.name == "days"]
+    for name in part.workloads:
+        if not any(load.name == name for load in loads):
+            raise ConfigError(f"no workload here is named {name!r}: {', '.join(load.name for load in loads)}")
+    for load in loads:
+        if part.workloads and load.name not in part.workloads:
             continue
-        for start_s in (180.0,) if quick else load.starts_s:
-            for scaler in _scalers(load, quick):
+        for start_s in part.starts_s or ((180.0,) if quick else load.starts_s):
+            for scaler in part.scalers or _scalers(load, quick):
                 yield _scenario(load, start_s, scaler, seed, quick)
 
 
@@ -137,6 +172,8 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
     if "mooncake-conversation" in traces:
         text = str(traces["mooncake-conversation"])
         yield _Load(Kind.TRACE, "mooncake-conversation", text, (H100,), 16, 3, _ON_H100, _NO_PERIOD_S)
+        name = "mooncake-conversation in halves"
+        yield _Load(Kind.HALVES, name, text, H100_HALVES, 10, 4, {}, _NO_PERIOD_S, starts_s=(60.0,))
     steady = "diurnal?requests=10000&requests_s=0.694444&days=2&peak_to_trough=1"
     yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, starts_s=(180.0,))
     nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"
@@ -145,7 +182,8 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
     kinds: _Targets = {}
     for hardware in ((L40S, H100), (L40S,), (H100,)):
         name = "days on " + " and ".join(each.name for each in hardware)
-        yield _Load(Kind.KINDS, name, _DAY, hardware, 16, 2, kinds, starts_s=(180.0,))
+        # Of two pools that must each have one, neither could ever stand in for the other.
+        yield _Load(Kind.KINDS, name, _DAY, hardware, 16, 2, kinds, least=0, starts_s=(180.0,))
 
 
 def _scalers(load: _Load, quick: bool) -> Iterator[str]:
@@ -174,24 +212,28 @@ def _scenario(load: _Load, start_s: float, scaler: str, seed: int, quick: bool) 
 
 
 def _fleet(load: _Load, start_s: float) -> FleetSpec:
-    """The first kind of hardware has the instances that there are at the start."""
+    """The first kind of hardware has the instances that there are at the start; of halves both have."""
+    there = load.hardware if load.kind is Kind.HALVES else load.hardware[:1]
     places = [
-        _place(hardware, number, start_s, at_start=hardware is load.hardware[0] and number < load.at_start)
+        _place(hardware, number, start_s, at_start=hardware in there and number < load.at_start)
         for hardware in load.hardware
         for number in range(load.most)
     ]
-    return FleetSpec(name="-".join(hardware.name for hardware in load.hardware), instances=tuple(places))
+    return FleetSpec(name="-".join(hardware.pool for hardware in load.hardware), instances=tuple(places))
 
 
 def _place(hardware: Hardware, number: int, start_s: float, *, at_start: bool) -> InstanceSpec:
     return describe(
-        id=f"{hardware.name}-{number + 1}",
+        id=f"{hardware.pool}-{number + 1}",
         models=hardware.models,
         hardware=hardware.name,
         tensor_parallel=hardware.tensor_parallel,
         price_per_hour=hardware.price_per_hour,
         max_num_seqs=hardware.max_num_seqs,
         max_num_batched_tokens=hardware.max_num_batched_tokens,
+        role=hardware.role,
+        kv_domain="" if hardware.role is Role.BOTH else "nixl",
+        fabric="" if hardware.role is Role.BOTH else "ib",
         step_overhead_s=STEP_OVERHEAD_S,
         start_s=start_s,
         at_start=at_start,

@@ -76,6 +76,7 @@ async def test_all_is_told_in_the_environment_and_no_secret_of_ours(
         "EXTPROC_MODELS": "m,n",
         "EXTPROC_HARDWARE": "l40s",
         "EXTPROC_TENSOR_PARALLEL": "2",
+        "EXTPROC_ROLE": "both",
         "EXTPROC_LABELS": '{"zone":"b"}',
         "EXTPROC_DESIRED": "3",
         "EXTPROC_READY": "1",

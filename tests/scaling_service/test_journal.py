@@ -12,7 +12,16 @@ from extproc.core.scaling.recommendation import Driver, Forecast, Recommendation
 from extproc.core.scaling.rules import PoolRules
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.scaling_service.acting import ActionKind, actions, begun, kept, launched
-from extproc.scaling_service.journal import AGAIN_S, STARTS_KEPT, Journal, Launch, Stop, after_look, durations_s
+from extproc.scaling_service.journal import (
+    AGAIN_S,
+    STARTS_KEPT,
+    Journal,
+    Launch,
+    Stop,
+    after_look,
+    durations_s,
+    set_forward,
+)
 from extproc.scaling_service.word import Memory, Word, decode_memory, decode_word, encode_memory, encode_word
 from tests.core.builders import MODEL, instance
 
@@ -79,6 +88,27 @@ def test_a_start_ends_when_its_instance_is_ready_and_its_time_counts_from_when_i
     assert durations_s(journal) == {"p": (90.0, 33.0)}
     again = looked(journal, instance("new", start_s=20.0), instance("other", start_s=33.0), after_s=95.0)
     assert again == journal, "each once"
+
+
+@pytest.mark.parametrize(("start_s", "took_s"), [(20.0, (30.0,)), (45.0, (45.0,)), (None, ())])
+def test_a_start_that_was_over_while_nothing_could_be_seen_does_not_count_that_time(
+    start_s: float | None, took_s: tuple[float, ...]
+) -> None:
+    """It took as long as it was seen to, or as its agent has measured; where nobody has, it tells nothing."""
+    journal = Journal(launches=(a_launch(instance="new"),))
+    found = after_look(journal, {"p": (instance("new", start_s=start_s),)}, T_S + 630.0, lambda _: 900.0, (), 600.0)
+    assert durations_s(found).get("p", ()) == took_s
+    again = after_look(found, {"p": (instance("new", start_s=start_s),)}, T_S + 640.0, lambda _: 900.0)
+    assert durations_s(again).get("p", ()) == took_s
+
+
+def test_a_clock_that_is_set_forward_gives_no_start_up() -> None:
+    """Nor is a stop asked for again."""
+    journal = Journal(launches=(a_launch(),), stops=(Stop(id="a", at_s=T_S),))
+    later = set_forward(journal, 3600.0)
+    assert later.stopping("a", T_S + 3610.0)
+    assert looked(later, after_s=3610.0).launches == later.launches
+    assert looked(journal, after_s=3610.0).launches == ()
 
 
 def test_a_start_that_is_over_when_it_is_first_seen_is_shown_with_its_instance_once() -> None:

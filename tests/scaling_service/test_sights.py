@@ -23,7 +23,7 @@ from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed_records import KindRecord, record_of
 from extproc.core.speeds.speeds import Speeds
 from extproc.core.values.instance import Instance, Lifecycle
-from extproc.scaling_service.journal import Journal, Launch
+from extproc.scaling_service.journal import Journal, Launch, Stop
 from extproc.scaling_service.learned_speeds import speeds_of
 from extproc.scaling_service.sights import Sights
 from tests.core.builders import MODEL, instance
@@ -127,7 +127,8 @@ async def test_a_clock_that_is_set_back_does_not_turn_time_around(registry: Regi
         seen.append((await sights.look(Journal())).sight.at_s)
     assert seen == [NOW_S, NOW_S + 9.0, NOW_S + 18.0, NOW_S + 27.0]
     told_s, passed_s = NOW_S + 60.0, 90.0
-    assert (await sights.look(Journal())).sight.at_s == told_s
+    found = await sights.look(Journal(stops=(Stop(id="a", at_s=NOW_S),)))
+    assert (found.sight.at_s, found.sight.stepped_s) == (told_s, 23.0)
 
 
 async def test_without_rules_pools_are_made_from_what_is_there(registry: Registry) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from extproc import cli
+from extproc.core.values.instance import Role
 from extproc.sim import autoscale_suite as suite
 from extproc.sim.autoscale_suite import OURS, Kind, autoscale
 from extproc.sim.fleet.checks import _instance_fault
@@ -63,6 +64,8 @@ def test_recordings_are_run_if_they_are_there(tmp_path: Path):
     """At their own pace, and without a period to learn from."""
     names = {"azure-conversation", "mooncake-conversation"}
     found = list(autoscale({name: tmp_path / name for name in names}, 0))
+    halves = {spec.role for one in found if one.kind is Kind.HALVES for spec in one.setup.fleet.instances}
+    assert halves == {Role.PREFILL, Role.DECODE}
     recorded = [one for one in found if one.setup.trace in names]
     assert {one.setup.trace for one in recorded} == names
     assert {one.setup.rate_rps for one in recorded} == {None}
@@ -125,6 +128,9 @@ def test_results_are_kept_in_a_file_and_drawn(capsys, tiny, tmp_path: Path, monk
         (("--policy", "extproc,random"), "one router"),
         (("--plots", "/nowhere/x.svg"), "cannot write"),
         (("--fleet", "uniform"), "leave --fleet away"),
+        (("--workloads", "days,weeks"), "no workload here is named 'weeks': days"),
+        (("--autoscalers", "extproc,hpa"), "no autoscaler is named 'hpa'"),
+        (("--autoscalers", "fixed?counts=3"), "counts"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, tiny, flags: tuple[str, ...], why: str):
@@ -133,7 +139,30 @@ def test_what_makes_no_sense_is_refused(capsys, tiny, flags: tuple[str, ...], wh
     assert why in capsys.readouterr().err
 
 
-def test_plots_are_of_this_suite_alone(capsys):
-    """Others have pages."""
-    assert cli.main(["simulate", "--quick", "--plots", "x.svg"]) == 2
-    assert "--html" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [(("--plots", "x.svg"), "--html"), (("--starts", "60"), "--suite autoscale"), (("--workloads", "days"), "--suite")],
+)
+def test_some_flags_are_of_this_suite_alone(capsys, flags: tuple[str, ...], why: str):
+    """Others have pages, and are run as a whole."""
+    assert cli.main(["simulate", "--quick", *flags]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_part_of_the_suite_can_be_named(capsys, tiny):
+    """Workloads, times to start and autoscalers: the product of all that is named, and nothing else."""
+    part = ("--workloads", "days", "--starts", "30,90", "--autoscalers", "fixed?count=2,extproc?spare=1")
+    assert cli.main([*QUICK, *part, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["outcomes"]
+    assert [(one["trace"], one["start_s"], one["scaler"]) for one in told] == [
+        ("days", start_s, scaler) for start_s in (30.0, 90.0) for scaler in ("fixed?count=2", "extproc?spare=1")
+    ]
+    assert all(one["instances_mean"] == 2.0 for one in told if one["scaler"] == "fixed?count=2")
+
+
+def test_two_kinds_of_hardware_may_each_be_empty_and_share_requests_by_what_they_can(scenarios):
+    """Two pools that must each have an instance could never stand in for each other."""
+    kinds = [one for one in scenarios if one.kind is Kind.KINDS]
+    assert {one.setup.autoscaling.least for one in kinds} == {0}
+    assert {one.router for one in kinds} == {"extproc"}
+    assert {one.router for one in scenarios if one.kind is not Kind.KINDS} == {"least_request"}

@@ -28,6 +28,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
     patient_at_s: float = 0.0
     up_at_s: float | None = None
     down_at_s: float | None = None
+    unseen_at_s: float | None = None  # until when nothing could be counted
 
     def lasting(self, at_s: float, need: float, dwell_s: float) -> float:
         """What has been needed at all looks of the last `LASTS_S`, or since the first one while little is known yet."""
@@ -42,6 +43,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
         bucket_s = max(dwell_s / _BUCKETS, 1e-3)
         if self.needs and at_s - self.needs[-1][0] > max(_GAP_SHARE * dwell_s, 2.0 * bucket_s, _GAP_S):
             self.needs.clear()
+            self.unseen(at_s)
         begin_s = at_s // bucket_s * bucket_s
         if self.needs and self.needs[-1][0] >= begin_s:
             self.needs[-1] = (self.needs[-1][0], max(need, self.needs[-1][1]))
@@ -51,14 +53,30 @@ class Behaviour(msgspec.Struct, kw_only=True):
         while len(self.needs) > 1 and self.needs[0][0] < oldest_s:  # without a dwell the latest alone is kept
             del self.needs[0]
 
+    def unseen(self, at_s: float) -> None:
+        """Nothing could be counted: what was needed is not known, nor whether forecasts still hold."""
+        self.unseen_at_s = at_s
+
+    def set_forward(self, by_s: float) -> None:
+        """The clock was set forward: nothing has become older by that."""
+        self.needs = [(begin_s + by_s, need) for begin_s, need in self.needs]
+        self.latest = [(when_s + by_s, need) for when_s, need in self.latest]
+        self.patient_at_s += by_s
+        self.up_at_s, self.down_at_s, self.unseen_at_s = (
+            None if when_s is None else when_s + by_s for when_s in (self.up_at_s, self.down_at_s, self.unseen_at_s)
+        )
+
     def keep(self, at_s: float, dwell_s: float, later: float, surely: float) -> float:
         """What must stay: the need of the last dwell and of the time to come.
 
         `later` and `surely` are the needs until an instance that leaves now could be back, as the rules' quantile has
-        them and as `SURE` has: where even the latter is small, a part of the dwell is enough. Infinite: unknown.
+        them and as `SURE` has: where even the latter is small, a part of the dwell is enough, unless it has only just
+        been seen again what comes. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
         usual = max(later, min(self._most(at_s - wait_s), self._most(at_s - dwell_s) + PATIENT))
+        if self.unseen_at_s is not None and at_s - self.unseen_at_s < dwell_s:
+            return usual
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 
     def patience_at(self, at_s: float, dwell_s: float) -> float:

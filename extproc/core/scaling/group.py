@@ -29,6 +29,14 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     ready: dict[str, int] = {}
     unsettled_at_s: float = 0.0  # when instances changed last, or were too few
 
+    def set_forward(self, by_s: float) -> None:
+        """The clock was set forward: nothing has become older by that."""
+        self.behaviour.set_forward(by_s)
+        for since_s in (self.told, self.draining_since_s, self.coming_since_s, self.broken_since_s):
+            since_s.update({key: at_s + by_s for key, at_s in since_s.items()})
+        self.asked_at_s = None if self.asked_at_s is None else self.asked_at_s + by_s
+        self.unsettled_at_s += by_s
+
 
 @dataclass(frozen=True, slots=True)
 class Staff:
@@ -84,46 +92,59 @@ def plan(
     regret_s: float,
     later: float,
     surely: float,
+    blind: bool = False,
 ) -> Plan:
     """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`).
 
-    `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool.
+    `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool. `blind`: no request could be
+    counted.
     """
     made = calls(context)
     need = max((call.need for call in made), default=0.0)
     if any(targets) and not context.asked:
         need = behaviour.lasting(at_s, need, dwell_s)
-    behaviour.needed(at_s, need, dwell_s)
+    if blind:
+        behaviour.unseen(at_s)
+    else:
+        behaviour.needed(at_s, need, dwell_s)
     wait_s = dwell_s * behaviour.patience_at(at_s, dwell_s)
     bounded = tuple(min(max(count, each.least), each.most) for count, each in zip(targets, given, strict=True))
     if not carries(bounded, need, given):
-        counts = choose(need, given, bounded)
-        if sum(counts) > sum(bounded):
+        # Who is to be replaced stays for now: those that replace him are not Ready yet.
+        counts = tuple(map(max, bounded, choose(need, given, bounded)))
+        if counts != bounded:
             behaviour.went_up(at_s, dwell_s, regret_s)
         return Plan(counts=counts, made=made, need=need, keep=need, wait_s=wait_s)
     keep = 0.0 if context.idle else max(need, behaviour.keep(at_s, dwell_s, later, surely)) + MARGIN
     goal = choose(keep, given, bounded) if carries(bounded, keep, given) else bounded
     counts = bounded
     if goal != bounded and (context.idle or behaviour.may_step(at_s, dwell_s)):
-        counts = lowered(bounded, goal, ready, given, context.load / context.busiest)
+        counts = lowered(bounded, goal, ready, given, context.load / context.busiest, soon=need)
     if sum(counts) < sum(bounded):
         behaviour.went_down(at_s)
     return Plan(counts=counts, made=made, need=need, keep=keep, wait_s=wait_s)
 
 
-def lowered(counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float) -> Counts:
+def lowered(
+    counts: Counts, goal: Counts, ready: Counts, given: Sequence[Offer], need: float, soon: float = 0.0
+) -> Counts:
     """A step from `counts` towards `goal`: what grows does at once, what shrinks only while the Ready ones left carry.
 
-    The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves.
+    The dearest capacity goes first. Who is on the way cannot stand in yet for one that leaves, nor for one that was
+    ordered before him and is Ready sooner. While others are on the way to replace them, those left must also carry
+    what is needed `soon`: it may be more than `need`, which is now.
     """
+    bare = [replace(each, spare=0) for each in given]
     reached = [max(count, end) for count, end in zip(counts, goal, strict=True)]
     dearest = sorted(range(len(given)), key=lambda place: -given[place].price / max(given[place].capacity, 1e-9))
     for place in dearest:
         end = step_down(reached[place], goal[place]) if goal[place] < counts[place] else reached[place]
+        replaced = any(goal[other] > ready[other] for other in dearest if other != place)
         while reached[place] > end:
             after = [*reached[:place], reached[place] - 1, *reached[place + 1 :]]
             left = tuple(min(here, count) for here, count in zip(ready, after, strict=True))
-            if left[place] < ready[place] and not carries(left, need, [replace(each, spare=0) for each in given]):
+            bar = max(need, soon) if replaced else need
+            if (replaced or left[place] < ready[place]) and not carries(left, bar, bare):
                 break
             reached = after
     return tuple(reached)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from extproc.core.pairs.disaggregation import takes_decode
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed import Speed
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, Role
 
 MADE_MOST = 64  # instances that a pool may have which no operator has described
 STEP_OVERHEAD_S = 0.005  # that engines add to kernels' times, until learned: 3 to 10 ms, as the fits' note has it
@@ -20,29 +21,32 @@ class Group:
 
     models: tuple[str, ...]  # in alphabetical order
     pools: tuple[PoolRules, ...]
+    role: Role = Role.BOTH  # of all its pools
 
 
 def groups(rules: ScalingRules, instances: Sequence[Instance] = ()) -> tuple[Group, ...]:
     """Pools by what they serve, in the order of the rules; without any rule, pools are made from what is there."""
-    by_models: dict[tuple[str, ...], list[PoolRules]] = {}
+    alike: dict[tuple[tuple[str, ...], Role], list[PoolRules]] = {}
     for pool in rules.pools or made_from(instances):
-        by_models.setdefault(tuple(sorted(set(pool.models))), []).append(pool)
-    return tuple(Group(models, tuple(pools)) for models, pools in by_models.items())
+        alike.setdefault((tuple(sorted(set(pool.models))), pool.role), []).append(pool)
+    return tuple(Group(models, tuple(pools), role) for (models, role), pools in alike.items())
 
 
 def made_from(instances: Iterable[Instance]) -> tuple[PoolRules, ...]:
     """One pool for each kind of instance: what nobody has described never goes to zero."""
-    kinds = sorted({(own_models(each), each.hardware, each.tensor_parallel) for each in instances if own_models(each)})
+    there = [each for each in instances if own_models(each)]
+    kinds = sorted({(own_models(each), each.hardware, each.tensor_parallel, each.role) for each in there})
     return tuple(
         PoolRules(
-            name=f"{models[0]}/{hardware or 'unknown'}/tp{size}",
+            name=f"{models[0]}/{hardware or 'unknown'}/tp{size}" + ("" if of is Role.BOTH else f"/{of}"),
             models=models,
             hardware=hardware,
             tensor_parallel=size,
+            role=of,
             least=1,
             most=MADE_MOST,
         )
-        for models, hardware, size in kinds
+        for models, hardware, size, of in kinds
     )
 
 
@@ -52,11 +56,15 @@ def own_models(instance: Instance) -> tuple[str, ...]:
 
 
 def belongs(pool: PoolRules, instance: Instance) -> bool:
-    """Whether an instance is one of a pool's: it serves all of its models, on its hardware."""
+    """Whether an instance is one of a pool's: it serves all of its models, on its hardware, in its role.
+
+    A pool of no role takes all. Who takes whole requests can answer with prompts that others computed as well.
+    """
     return (
         set(pool.models) <= set(own_models(instance))
         and pool.hardware in ("", instance.hardware)
         and pool.tensor_parallel == instance.tensor_parallel
+        and (pool.role in (Role.BOTH, instance.role) or (pool.role is Role.DECODE and takes_decode(instance)))
     )
 
 
@@ -68,20 +76,29 @@ def members(pool: PoolRules, instances: Iterable[Instance]) -> tuple[Instance, .
 def placed(pools: Sequence[PoolRules], instances: Iterable[Instance]) -> dict[str, tuple[Instance, ...]]:
     """Return each pool's instances by its name, none of them twice.
 
-    Of several pools that an instance would belong to it is in that which says most of it (models, then hardware), the
-    first of equals.
+    Of several pools that an instance would belong to it is in that which says most of it (models, then its role, then
+    hardware), the first of equals.
     """
     found: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
     for each in instances:
         fitting = [pool for pool in pools if belongs(pool, each)]
         if fitting:
-            found[max(fitting, key=lambda pool: (len(set(pool.models)), pool.hardware != "")).name].append(each)
+            found[max(fitting, key=_says).name].append(each)
     return {name: tuple(those) for name, those in found.items()}
 
 
+def _says(pool: PoolRules) -> tuple[int, bool, bool]:
+    return len(set(pool.models)), pool.role is not Role.BOTH, pool.hardware != ""
+
+
 def names(group: Group, instances: Iterable[Instance]) -> frozenset[str]:
-    """Return the names under which requests reach a group: its models and its instances' aliases and adapters."""
-    said = {name for pool in group.pools for each in members(pool, instances) for name in (*each.models, *each.loras)}
+    """Return the names under which requests reach a group: its models and its instances' aliases and adapters.
+
+    Of a half, those of the other half's instances too: the same requests reach both.
+    """
+    halved = group.role is not Role.BOTH
+    whole = [replace(pool, role=Role.BOTH, hardware="") for pool in group.pools] if halved else group.pools
+    said = {name for pool in whole for each in members(pool, instances) for name in (*each.models, *each.loras)}
     return frozenset(said) | frozenset(group.models)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from extproc.core.values.instance import Role
+
 DAY_S = 86_400.0
 
 
@@ -12,13 +14,14 @@ DAY_S = 86_400.0
 class PoolRules:
     """Instances that can stand in for each other: the same models on the same hardware.
 
-    Pools with the same `models` serve the same requests, and which of them grows is a question of cost.
+    Pools with the same `models` and role serve the same requests, and which of them grows is a question of cost.
     """
 
     name: str
     models: tuple[str, ...]  # that its instances serve, adapters aside
     hardware: str = ""  # as agents tell it; "": any
     tensor_parallel: int = 1
+    role: Role = Role.BOTH  # which half of requests it is sized for; both: whole ones
     least: int = 0  # instances; 0: it may be scaled to zero
     most: int = 10
     spare: int = 0  # instances that may fail without a loss

@@ -17,6 +17,7 @@ from extproc.core.scaling.drivers import Context
 from extproc.core.scaling.explained import explained
 from extproc.core.scaling.forecast import Forecaster
 from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
+from extproc.core.scaling.halves import half_of
 from extproc.core.scaling.hardware import Offer
 from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
@@ -67,8 +68,10 @@ class Scaler:
         made: list[Recommendation] = []
         shaken_s = _SHAKEN_TICKS * self._rules.tick_s
         for group in all_groups:
-            name = "+".join(pool.name for pool in group.pools)
+            name = group.pools[0].name  # loads are in its instances; others may come and go
             memory = self._memory.setdefault(name, GroupMemory())
+            if sight.stepped_s:
+                memory.set_forward(sight.stepped_s)
             starts_s = [cold_start_s(sight.starts_s.get(pool.name, ()), pool.start_s) for pool in group.pools]
             seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory, shaken_s)
             made.extend(self._look(group, name, seen, sight, memory, counted))
@@ -120,10 +123,12 @@ class Scaler:
         self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
     ) -> list[Recommendation]:
         models = names(group, sight.instances)
-        usual, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
-        demand = risen(usual, latest) if usual and latest else _NOBODY
+        whole, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
+        asked, slo = half_of(group.role, whole or _NOBODY, self._slo)
+        usual = asked if whole else None
+        demand = risen(asked, latest) if whole and latest else asked
         last = self._filled.get(name)
-        filled = loads(group.pools, seen.instances, sight.speeds, demand, self._slo, self._correction, last)
+        filled = loads(group.pools, seen.instances, sight.speeds, demand, slo, self._correction, last)
         self._filled[name] = filled
         note(memory, group, seen, sight, filled.load)
         if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
@@ -201,6 +206,7 @@ class Scaler:
             at_s=sight.at_s,
             dwell_s=dwell_s,
             regret_s=max(start_s + 2.0 * dwell_s, rules.period_s / _PERIOD_REGRETS),
+            blind=demand is None and self._blind_until_s > -math.inf,
             later=math.inf if demand is None else ahead(back_s, rules.quantile).planned / rules.busiest,
             surely=math.inf if demand is None else ahead(back_s, max(SURE, rules.quantile)).planned / rules.busiest,
         )

@@ -36,6 +36,7 @@ class Sight:
 
     at_s: float
     instances: tuple[Instance, ...]
+    stepped_s: float = 0.0  # by which the clock was set forward since the last look: so much has not passed
     counts: Mapping[str, Counts] = field(default_factory=dict)  # by model, as it was routed; shed ones as asked
     counted_at_s: float | None = None  # by when all in `counts` had come, seconds of the epoch; None: by `at_s`
     held: Mapping[str, int] = field(default_factory=dict)  # requests that wait in routers now, by model

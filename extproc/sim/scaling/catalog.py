@@ -29,6 +29,11 @@ CATALOG: dict[str, tuple[ScalerFactory, str]] = {
 }
 
 
+def check(text: str, fleet: FleetSpec) -> None:
+    """Raise ConfigError unless a text names a scaler with options that it has."""
+    scaler_of(Autoscaling(scaler=text), {}, fleet)
+
+
 def scaler_of(autoscaling: Autoscaling, pools: Mapping[str, Bounds], fleet: FleetSpec) -> Scaler:
     """The scaler that a text names. Raises ConfigError for a name or an option that there is not."""
     name, _, query = autoscaling.scaler.partition("?")

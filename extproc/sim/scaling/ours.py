@@ -53,6 +53,7 @@ def _pool_rules(name: str, spec: InstanceSpec, bounds: Bounds, spare: int) -> Po
         models=spec.models,
         hardware=spec.hardware,
         tensor_parallel=spec.tensor_parallel,
+        role=spec.role,
         least=bounds.least,
         most=bounds.most,
         spare=spare,

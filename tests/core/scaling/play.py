@@ -55,6 +55,7 @@ class Fleet:
     waiting: float = 0.0
     counts: Counts = field(default_factory=Counts)
     hours: float = 0.0  # instance-hours paid
+    hours_of: dict[str, float] = field(default_factory=dict)  # of them, by pool
     late: float = 0.0
     served: float = 0.0
     log: list[tuple[Recommendation, ...]] = field(default_factory=list)
@@ -116,6 +117,8 @@ class Fleet:
             late=old.late + late,
         )
         self.hours += len(self.beings) * tick_s / 3600.0
+        for each in self.beings:
+            self.hours_of[each.pool.name] = self.hours_of.get(each.pool.name, 0.0) + tick_s / 3600.0
         self.at_s += tick_s
         return self.sight()
 

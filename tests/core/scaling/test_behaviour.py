@@ -52,6 +52,17 @@ def test_what_was_before_a_gap_does_not_count() -> None:
     assert made.keep(700.0, DWELL_S, 0.0, 0.0) == math.inf
 
 
+def test_a_sure_forecast_shortens_no_dwell_soon_after_nothing_could_be_seen() -> None:
+    """Be it because nobody looked, or because no router told anything."""
+    gap = after([*every_ten_s(400.0, 2.0), (700.0, 2.0), *((710.0 + 10 * step, 2.0) for step in range(12))])
+    assert gap.keep(820.0, DWELL_S, 4.0, 2.0) == math.inf
+    blind = after(every_ten_s(900.0, 2.0))
+    assert blind.keep(900.0, DWELL_S, 4.0, 2.0) == 2.0
+    blind.unseen(910.0)
+    assert blind.keep(1000.0, DWELL_S, 4.0, 2.0) == 4.0
+    assert blind.keep(1210.0, DWELL_S, 4.0, 2.0) == 2.0
+
+
 def test_what_is_expected_to_be_needed_again_stays() -> None:
     """Even if little was needed for long."""
     assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, 4.5, math.inf) == 4.5

@@ -76,6 +76,25 @@ def test_a_swap_starts_the_new_ones_before_the_old_ones_go() -> None:
     assert planned(3.8, (1, 4), (1, 4), DEAR, CHEAP, needed=3.8).counts == (0, 4)
 
 
+def test_a_rise_onto_other_hardware_lets_nobody_go_before_it_is_ready() -> None:
+    """One big instance costs less than four small ones; the three that are there carry until it is Ready."""
+    small = Offer(capacity=1.0, price=1.0, least=0, most=16)
+    big = Offer(capacity=8.0, price=3.0, least=0, most=4)
+    assert planned(3.4, (3, 0), (3, 0), small, big, needed=3.4).counts == (3, 1)
+    assert planned(3.4, (3, 1), (3, 0), small, big, needed=3.4).counts == (3, 1)
+    assert planned(3.4, (3, 1), (3, 1), small, big, needed=3.4).counts == (2, 1)
+
+
+def test_while_others_are_on_the_way_those_that_they_replace_carry_what_is_needed_soon() -> None:
+    """Load rises until they are there. Nor is a start called off that will be over sooner."""
+    small = Offer(capacity=1.0, price=1.0, least=0, most=16)
+    big = Offer(capacity=8.0, price=3.0, least=0, most=4)
+    assert lowered((4, 2), (2, 2), (4, 1), [small, big], need=9.0) == (3, 2)
+    assert lowered((4, 2), (2, 2), (4, 1), [small, big], need=9.0, soon=11.8) == (4, 2)
+    assert lowered((4, 2), (2, 2), (2, 1), [small, big], need=9.0, soon=11.8) == (4, 2)
+    assert lowered((4, 2), (2, 2), (4, 2), [small, big], need=9.0, soon=11.8) == (3, 2)
+
+
 def test_an_unknown_price_makes_all_cost_the_same() -> None:
     """One price alone says nothing of which is the cheaper."""
     pools = (pool("a", price_per_hour=9.0), pool("b"))

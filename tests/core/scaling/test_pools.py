@@ -8,7 +8,7 @@ from extproc.core.scaling.pools import MADE_MOST, belongs, groups, members, name
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed import Speed
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import Instance, Lifecycle, Role
 from tests.core.builders import MODEL, instance
 
 
@@ -83,6 +83,41 @@ def test_without_rules_pools_are_made_from_what_is_there() -> None:
     ]
     assert {(each.least, each.most) for group in made for each in group.pools} == {(1, MADE_MOST)}
     assert [each.id for each in members(made[1].pools[0], there)] == ["x", "y"]
+
+
+def test_halves_of_a_model_are_groups_of_their_own() -> None:
+    """Where a prompt is computed nobody answers, and the other way round. Whole requests go to a third."""
+    there = (
+        instance("p", role=Role.PREFILL, kv_domain="d"),
+        instance("d", role=Role.DECODE, kv_domain="d"),
+        instance("w", kv_domain="d"),
+        instance("plain"),
+    )
+    halves = (pool("p", role=Role.PREFILL), pool("d", role=Role.DECODE))
+    assert [(group.role, len(group.pools)) for group in groups(ScalingRules(pools=halves))] == [
+        (Role.PREFILL, 1),
+        (Role.DECODE, 1),
+    ]
+    found = placed((*halves, pool("all")), there)
+    assert {name: [each.id for each in those] for name, those in found.items()} == {
+        "p": ["p"],
+        "d": ["d", "w"],
+        "all": ["plain"],
+    }
+    made = groups(ScalingRules(), there)
+    name = f"{MODEL}/h100_sxm/tp1"
+    assert {(group.role, group.pools[0].name) for group in made} == {
+        (Role.BOTH, name),
+        (Role.PREFILL, f"{name}/prefill"),
+        (Role.DECODE, f"{name}/decode"),
+    }
+
+
+def test_a_half_is_asked_for_under_the_aliases_of_the_other() -> None:
+    """Requests are counted by the name under which they came, and reach both."""
+    halves = groups(ScalingRules(pools=(pool("p", role=Role.PREFILL), pool("d", role=Role.DECODE))))
+    there = instance("d", models=(MODEL, "alias"), role=Role.DECODE, hardware="l40s")
+    assert [names(group, (there,)) for group in halves] == [frozenset({MODEL, "alias"})] * 2
 
 
 def test_with_rules_what_else_is_there_makes_no_pool() -> None:

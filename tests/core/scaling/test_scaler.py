@@ -195,6 +195,28 @@ def test_two_kinds_of_hardware_are_one_group_and_the_cheaper_one_grows() -> None
     assert last["a100"].desired >= 3
 
 
+def test_a_swing_over_two_kinds_of_hardware_costs_less_than_over_either_and_late_answers_are_few() -> None:
+    """Small ones by night, a big one by day: each change is paid for, and nobody is without an instance meanwhile."""
+    small = pool("small", hardware="a100_sxm", price_per_hour=1.0, least=0)
+    big = pool("big", price_per_hour=3.0, least=0)
+    carries = {"small": 0.37 * CARRIES_RPS, "big": CARRIES_RPS}
+
+    def swing(at_s: float) -> float:
+        return (0.9 - 0.5 * math.cos(2 * math.pi * at_s / (2 * HOUR_S))) * CARRIES_RPS
+
+    costs = {}
+    for pools in ((small, big), (small,), (big,)):
+        rules = ScalingRules(pools=pools, period_s=2 * HOUR_S, tick_s=20.0)
+        starts_s = {"small": 120.0, "big": 120.0}
+        played = Fleet(rules, carries, swing, starts_s, {pools[0].name: 2})
+        played.play(2 * HOUR_S)
+        assert played.late <= 0.005 * played.served, pools
+        costs["+".join(each.name for each in pools)] = sum(
+            played.hours_of[each.name] * (each.price_per_hour or 0.0) for each in pools
+        )
+    assert costs["small+big"] <= 1.05 * min(costs["small"], costs["big"]), costs
+
+
 def test_a_fleet_without_rules_is_told_about_too() -> None:
     """Pools are made from what is there."""
     (made,) = Scaler(ScalingRules(), ClassPolicy()).look(Sight(at_s=0.0, instances=(instance("a"), instance("b"))))
@@ -262,6 +284,64 @@ def test_a_time_without_any_routers_word_is_no_time_without_load(gap: bool) -> N
     for each in (*expected.get("blind", []), *expected["after"]):
         assert each == pytest.approx(usual, rel=0.1)
     assert expected["zero"][-1] < 0.3 * usual
+
+
+def test_a_clock_that_is_set_forward_makes_nothing_older() -> None:
+    """Who drains has its time still, who starts is not stuck, nobody is idle, and the dwell goes on."""
+    stepped = scaler(least=0, idle_s=600.0, dwell_s=50.0, most=9)
+    ready = [instance(name, load=Load(running=3, waiting=0)) for name in "ab"]
+    for step in range(8):
+        looked(stepped, 5.0 * step, *ready, requests=500.0 * step)
+    leaving = instance("c", lifecycle=Lifecycle.DRAINING, load=Load(running=3, waiting=0))
+    loading = instance("d", lifecycle=Lifecycle.LOADING, load=Load())
+    for step in range(8, 12):
+        looked(stepped, 5.0 * step, *ready, leaving, loading, requests=500.0 * step)
+    made = looked(stepped, 60.0 + HOUR_S, *ready, leaving, loading, requests=6000.0, stepped_s=HOUR_S)
+    assert (made.stop, made.drain, made.coming, made.leaving) == ((), (), 1, 1)
+    assert made.desired >= 1
+    late = looked(stepped, 60.0 + 2 * HOUR_S, *ready, leaving, loading, requests=6000.0)
+    assert late.stop == ("c",)  # so much time has passed
+    assert late.coming == 0
+
+
+def test_a_pool_that_joins_a_group_leaves_its_forecasts_as_they_are() -> None:
+    """Loads are in instances of the first pool, whoever stands beside it."""
+    played = fleet(3.0, begin=4, hours=0.5)
+    more = ScalingRules(
+        pools=(*played.rules.pools, pool("a100", hardware="a100_sxm", least=0)), period_s=2 * HOUR_S, tick_s=20.0
+    )
+    successor = Scaler(more, ClassPolicy())
+    successor.load(played.scaler.dump(), played.at_s)
+    sight = played.passed()
+    (ours,), (theirs, new) = played.scaler.look(sight), successor.look(sight)
+    assert (theirs.desired, new.desired) == (ours.desired, 0)
+    assert theirs.forecast is not None
+    assert ours.forecast is not None
+    assert theirs.forecast.planned == pytest.approx(ours.forecast.planned, rel=0.1)
+
+
+def test_nobody_leaves_for_a_dwell_after_routers_were_silent() -> None:
+    """However sure the forecast is: it is of before."""
+    served = Scaler(ScalingRules(pools=(pool(most=9, dwell_s=200.0),), period_s=600.0, tick_s=5.0), ClassPolicy())
+    there, came = tuple(instance(name) for name in "abcd"), 0.0
+    counts = []
+    for number in range(400):
+        blind = 300 <= number < 330
+        came += 0.0 if blind else 5.0 * 0.5 * CARRIES_RPS
+        sight = Sight(
+            at_s=5.0 * number,
+            instances=there,
+            counts={MODEL: Counts(requests=came, prompt_tokens=PROMPT * came, answers=came)},
+            routers=0 if blind else 1,
+        )
+        if number == 300:  # all four are wanted again, as if load had fallen only now
+            for memory in served._memory.values():
+                memory.targets["h100"] = 4
+        (made,) = served.look(sight)
+        counts.append(made.desired)
+    assert counts[299] == 1
+    assert set(counts[301:370]) == {4}
+    assert counts[-1] < 4
 
 
 def test_nobody_is_idle_while_no_router_tells() -> None:
