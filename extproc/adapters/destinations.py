@@ -20,7 +20,7 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 RESERVED_CLUSTERS = ("extproc", "xds")  # of the generated configuration: the service itself, and its control plane
-_MOST_REMEMBERED = 1000  # records that were told of
+_MOST_REMEMBERED = 10_000  # records that were told of, and places that were admitted
 
 # Where clouds answer questions for credentials; link-local holds AWS's, Google's and Azure's, 169.254.169.254.
 _NEVER_UNASKED = tuple(
@@ -75,23 +75,33 @@ class Gate:
 
     def __init__(self, destinations: Destinations) -> None:
         self._destinations = destinations
-        self._told: set[tuple[str, str, str]] = set()
+        self._told: set[tuple[str, ...]] = set()
+        self._admitted: set[tuple[str, ...]] = set()  # address and cluster
         self.refused: Counter[Refusal] = Counter()
         """Records that were left out, each time that they came."""
 
     def admits(self, instance: Instance) -> bool:
         """Whether the instance may be sent to."""
+        where = instance.address, instance.cluster
+        if where in self._admitted:  # asked of each report, and reading an address takes as long as the report
+            return True
         refusal = self._destinations.refusal(instance)
         if refusal is None:
+            _remember(self._admitted, where)
             return True
         self.refused[refusal] += 1
-        record = instance.id, instance.address, instance.cluster
+        record = instance.id, *where
         if record not in self._told:
-            if len(self._told) >= _MOST_REMEMBERED:
-                self._told.clear()
-            self._told.add(record)
+            _remember(self._told, record)
             log.warning("registry: %s at %s in cluster %s is not allowed: %s", *record, refusal.value)
         return False
+
+
+def _remember(known: set[tuple[str, ...]], one: tuple[str, ...]) -> None:
+    """Take in one more; all are forgotten where there would be too many."""
+    if len(known) >= _MOST_REMEMBERED:
+        known.clear()
+    known.add(one)
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:

@@ -9,6 +9,7 @@ from extproc.core.speeds.speed import Speed
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds import Speeds
 from extproc.core.tokens.engine_totals import EngineTotals
+from extproc.core.tokens.lessons import Lessons
 from extproc.core.tokens.output_lengths import AnswerKind, Expected, OutputLengths
 from extproc.core.tokens.tokens import TokenEstimator
 from extproc.core.values.instance import Instance
@@ -25,6 +26,7 @@ class Beliefs:
         self.outputs = OutputLengths()
         self.totals = EngineTotals(self.tokens, self.outputs)
         self.speeds = Speeds(priors)
+        self._lessons = Lessons()
 
     def speed(self, model: str, instance: Instance) -> Speed:
         """How fast a model is on an instance, as far as is known."""
@@ -33,16 +35,18 @@ class Beliefs:
     def learn(self, outcome: Outcome, served: Instance | None, met: MetLoad | None, now: float) -> None:
         """Take in one finished request. Failed and unmeasured ones teach nothing.
 
+        Of a model that is asked very often, tokens and lengths are learned from as many as `Lessons` has it.
         `served` is the instance that answered, None if it is not known any more; `met` the load that it met there.
         """
         features = outcome.features
         if features is None or not 200 <= outcome.status < 300:
             return
-        if outcome.prompt_tokens and features.token_counts:
-            text_tokens = outcome.prompt_tokens - features.media_tokens
-            self.tokens.learn(features.model, features.token_counts, text_tokens)
-        if outcome.completion_tokens:
-            self._learn_output(features, outcome.completion_tokens)
+        if self._lessons.take(features.model, now):
+            if outcome.prompt_tokens and features.token_counts:
+                text_tokens = outcome.prompt_tokens - features.media_tokens
+                self.tokens.learn(features.model, features.token_counts, text_tokens)
+            if outcome.completion_tokens:
+                self._learn_output(features, outcome.completion_tokens)
         if served is not None:
             self.speeds.learn(outcome, served, met, now)
             if outcome.prompt_tokens is None and outcome.completion_tokens is None:
