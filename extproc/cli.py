@@ -13,7 +13,9 @@ from extproc import __version__
 from extproc.errors import ExtprocError
 
 # Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
-COMMANDS = tuple("demo serve agent xds engine envoy-config fleet top explain digest simulate bench autoscale".split())
+COMMANDS = tuple(
+    "demo serve agent xds engine envoy-config fleet top explain health digest simulate bench autoscale".split()
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from extproc.server.dashboard_pages import add_dashboard
+from extproc.server.health_pages import add_health
 from extproc.server.http_pages import HttpPages
 
 
@@ -17,7 +18,10 @@ async def _no_overview() -> dict[str, Any]:
 
 
 class Admin(HttpPages):
-    """GET /, /dashboard, /overview, /metrics, /fleet, /held, /decisions, /decisions/ID. Nothing can change anything."""
+    """GET /, /dashboard, /overview, /metrics, /fleet, /held, /decisions, /decisions/ID, /healthz, /readyz.
+
+    Nothing can change anything.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,8 @@ class Admin(HttpPages):
         explain: Callable[[str], Any],
         held: Callable[[], Any],
         overview: Callable[[], Awaitable[Any]] = _no_overview,
+        *,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         async def metrics(_request: web.Request) -> web.Response:
             return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
@@ -48,6 +54,7 @@ class Admin(HttpPages):
         app.router.add_get("/decisions/{id}", decision)
         app.router.add_get("/overview", overview_page)
         add_dashboard(app)
+        add_health(app, ready)
         super().__init__(app)
 
 

@@ -130,6 +130,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             bookings,
             Advice(ScalingMemory(registry.link, registry.base)),
         ),
+        ready=lambda: service.ready,
     )
     async with (
         reader,

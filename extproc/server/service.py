@@ -53,6 +53,8 @@ class Service:
             method,
             grpc.stream_unary_rpc_method_handler(access_log.stream_access_logs),
         )
+        self.ready = False
+        """Whether new requests are taken."""
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -82,9 +84,11 @@ class Service:
         await self._server.start()
         for name in (*_HEALTH_NAMES, _ALIVE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self.ready = True
 
     async def drain(self) -> None:
         """Report not serving, so that Envoy sends new requests elsewhere; running ones go on."""
+        self.ready = False
         for name in _HEALTH_NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 

@@ -44,7 +44,9 @@ class Asked(Protocol):
 
 
 class WorkerPages(HttpPages):
-    """GET /metrics, /fleet, /held, /decisions, /decisions/ID over all workers; any page of one by `?worker=N`.
+    """GET /metrics, /fleet, /held, /decisions, /decisions/ID, /readyz over all workers; any page of one by `?worker=N`.
+
+    /healthz is the parent's own. One worker that takes requests makes all ready: Envoy leaves out the others by itself.
 
     A page that is none of these is the first worker's. Use as a context manager.
     """
@@ -53,6 +55,8 @@ class WorkerPages(HttpPages):
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/decisions/{id}", self._decision)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
         for path, merge in (
             ("/fleet", merged_fleet),
             ("/held", merged_held),
@@ -98,6 +102,16 @@ class WorkerPages(HttpPages):
             for answer in (await self._ask(request.raw_path, [worker])).values():
                 return web.Response(body=answer.body, status=answer.status, headers=_kind_of(answer.body))
         return _nobody()
+
+    async def _alive(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if self._named(request) is None else await self._one(request)
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self._named(request) is not None:
+            return await self._one(request)
+        answers = await self._ask("/readyz")
+        ready = sum(answer.status == web.HTTPOk.status_code for answer in answers.values())
+        return web.Response(text=f"{ready} of {len(self._workers)} ready\n", status=200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if self._named(request) is not None:

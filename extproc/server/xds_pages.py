@@ -14,14 +14,15 @@ from extproc.control.xds.membership import Endpoint, Membership
 from extproc.control.xds.resources import Snapshot
 from extproc.core.fleet.fleet import Fleet
 from extproc.observe.xds_metrics import XdsGauges
+from extproc.server.health_pages import add_health
 from extproc.server.http_pages import HttpPages
 from extproc.server.xds_service import KINDS, Discovery, Link
 
 
 class Pages(HttpPages):
-    """GET /metrics, /xds. Nothing here can change anything."""
+    """GET /metrics, /xds, /healthz, /readyz. Nothing here can change anything."""
 
-    def __init__(self, metrics_page: Callable[[], bytes], status: Callable[[], Any]) -> None:
+    def __init__(self, metrics_page: Callable[[], bytes], status: Callable[[], Any], ready: Callable[[], bool]) -> None:
         async def metrics(_request: web.Request) -> web.Response:
             return web.Response(body=metrics_page(), headers={"content-type": "text/plain; version=0.0.4"})
 
@@ -31,6 +32,7 @@ class Pages(HttpPages):
         app = web.Application()
         app.router.add_get("/metrics", metrics)
         app.router.add_get("/xds", xds)
+        add_health(app, ready)
         super().__init__(app)
 
 

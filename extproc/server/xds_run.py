@@ -66,7 +66,7 @@ async def run_xds(settings: XdsSettings) -> None:
     publisher = _publisher(settings, discovery)
     keeper = Keeper(fleet, membership, Resources(settings.envoy), publisher, metrics, settings.settle_s)
     service = None if settings.write else XdsService(discovery)
-    pages = Pages(metrics.page, lambda: status(discovery, membership))
+    pages = Pages(metrics.page, lambda: status(discovery, membership), keeper.first_published.is_set)
 
     async def report_healthy() -> None:
         await keeper.first_published.wait()

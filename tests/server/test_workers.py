@@ -43,6 +43,12 @@ class Service:
         assert isinstance(answer, Answer)
         return orjson.loads(answer.body) if answer.status == 200 else ""
 
+    async def text(self, path: str) -> str:
+        """A page that is a line of text."""
+        answer = await self.http.get(f"{self.url}{path}")
+        assert isinstance(answer, Answer)
+        return answer.body.decode().strip()
+
     async def metrics(self) -> dict[str, float]:
         """Samples by name and labels."""
         answer = await self.http.get(f"{self.url}/metrics")
@@ -115,6 +121,8 @@ async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_pat
                 first, second = (grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in service.ports)
                 async with first, second:
                     assert [await is_healthy(port) for port in service.ports] == [True, True]
+                    assert [await service.text(path) for path in ("/healthz", "/readyz")] == ["ok", "2 of 2 ready"]
+                    assert await service.text("/readyz?worker=1") == "ready"
                     calls = [await routed(first), await routed(second), await routed(second)]
 
                     async def row() -> Any:
