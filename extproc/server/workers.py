@@ -24,7 +24,7 @@ from extproc.server.worker_words import CANNOT, SERVES
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0  # before a dead worker is started again
 _STEADY_S = 30.0  # who served for so long did not die of its start
-_GOODBYE_S = 15.0  # beyond the drain: health checks, the last streams, a slow Redis
+GOODBYE_S = 15.0  # beyond the drain: health checks, the last streams, a slow Redis
 
 log = logging.getLogger("extproc.serve")
 
@@ -176,7 +176,7 @@ async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: as
                 await stop.wait()
                 log.info("%d workers drain for up to %g s", len(workers), settings.drain_s)
         finally:
-            await asyncio.gather(*(worker.end(settings.drain_s + _GOODBYE_S) for worker in workers))
+            await asyncio.gather(*(worker.end(settings.drain_s + GOODBYE_S) for worker in workers))
             await end(tasks)
 
 
