@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from extproc.cli import build_parser, main
+from extproc.server.workers import GOODBYE_S
 from tests.envoy_process import validation_error
 
 ROOT = Path(__file__).parents[2]
@@ -73,13 +74,61 @@ def test_everybody_looks_for_the_others_where_they_are() -> None:
     assert targets["extproc"] == {"extproc:9001", "xds:18001"}
 
 
+DOCKERFILE = COMPOSE["x-extproc"]["build"]["dockerfile_inline"].replace("\\\n", "").splitlines()
+
+
 def test_files_that_containers_mount_or_copy_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
-            assert (ROOT / volume.partition(":")[0]).is_file()
-    for line in COMPOSE["x-extproc"]["build"]["dockerfile_inline"].splitlines():
-        if line.startswith("COPY "):
+            source = volume.partition(":")[0]
+            assert source in COMPOSE["volumes"] or (ROOT / source).is_file()
+    for line in DOCKERFILE:
+        if line.startswith("COPY ") and "--from=" not in line:
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_may_do_more_than_it_must(name: str) -> None:
+    """A fixed user that is not root, a root that cannot be written, no capability, no way to more."""
+    service = SERVICES[name]
+    user, _, group = service["user"].partition(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    assert service["read_only"] is True
+    assert service["tmpfs"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "cap_add", "pid", "network_mode"} & set(service)
+
+
+def test_our_image_has_what_the_lock_says_and_runs_as_the_user_that_compose_names() -> None:
+    """Nothing is resolved when it is built, and every file that is downloaded has a hash."""
+    installs = [step for line in DOCKERFILE for step in line.split("&&") if " install " in step]
+    assert len(installs) == 3
+    for step in installs:
+        assert ("--no-deps" in step) if "dist/" in step else ("--require-hashes" in step), step
+    assert "--no-isolation" in next(line for line in DOCKERFILE if "python -m build" in line)
+    assert f"USER {COMPOSE['x-extproc']['user']}" in DOCKERFILE
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"agent"}))
+def test_each_container_says_whether_it_is_healthy(name: str) -> None:
+    """Ours by a command that exists and asks where the container listens."""
+    kind, *command = SERVICES[name]["healthcheck"]["test"]
+    assert kind == "CMD"
+    if name not in OURS:
+        return
+    assert command.pop(0) == "extproc"
+    asked = build_parser().parse_args(command)
+    assert asked.command == "health"
+    args = build_parser().parse_args(SERVICES[name]["command"])
+    port = str(args.port) if name.startswith("engine") else args.listen.rpartition(":")[2]
+    assert asked.address.removeprefix("http://").removesuffix("/health") == f"127.0.0.1:{port}"
+
+
+def test_containers_are_given_the_time_to_drain() -> None:
+    args = build_parser().parse_args(SERVICES["extproc"]["command"])
+    assert args.drain_s + GOODBYE_S < float(COMPOSE["x-extproc"]["stop_grace_period"].removesuffix("s"))
 
 
 def test_the_folder_envoy_holds_yaml_alone() -> None:
