@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_MOST_KEYS = 10_000  # of one mapping
+
 
 def load(path: Path, shape: type[_T]) -> _T:
     """Read a YAML file as `shape`, a msgspec struct or a list of them.
@@ -31,9 +33,13 @@ def load(path: Path, shape: type[_T]) -> _T:
         raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {_one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply") from error
+    except (ValueError, OverflowError, AttributeError, TypeError) as error:  # PyYAML's own, of values that are none
+        raise ConfigError(f"{path} holds a value that cannot be read: {error}") from error
     try:
         return msgspec.convert(value, shape)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a text may hold half a character
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -53,6 +59,11 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_KEYS:  # merges of merges grow without end
+            raise yaml.MarkedYAMLError(problem="a mapping grows too large by merging", problem_mark=node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):

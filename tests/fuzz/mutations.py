@@ -8,6 +8,8 @@ scrambled. No mutant is longer than `MAX_BYTES`.
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from random import Random
@@ -18,6 +20,9 @@ import yaml
 
 MAX_BYTES = 256 * 1024
 
+_VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # wire types of protobuf
+_SIZES = {_FIXED_64: 8, _FIXED_32: 4}
+
 
 class Form(StrEnum):
     """What the bytes of an input are."""
@@ -27,6 +32,7 @@ class Form(StrEnum):
     MSGPACK = "msgpack"
     LINES = "lines"  # text in which each line stands for itself: metrics pages, headers
     YAML = "yaml"
+    PROTOBUF = "protobuf"
 
 
 DEEP = 3_000
@@ -73,6 +79,9 @@ RAW_YAML = (
     "[&a [x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c],"
     " &e [*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e], &g [*f,*f,*f,*f,*f,*f,*f,*f], &h [*g,*g,*g,*g,*g,*g,*g,*g],"
     " &i [*h,*h,*h,*h,*h,*h,*h,*h]]",
+    "[&a {k: 1}, &b {<<: [*a,*a,*a,*a,*a,*a,*a,*a]}, &c {<<: [*b,*b,*b,*b,*b,*b,*b,*b]}, &d {<<: [*c,*c,*c,*c,*c,*c,*c,*c]},"
+    " &e {<<: [*d,*d,*d,*d,*d,*d,*d,*d]}, &f {<<: [*e,*e,*e,*e,*e,*e,*e,*e]}, &g {<<: [*f,*f,*f,*f,*f,*f,*f,*f]},"
+    " &h {<<: [*g,*g,*g,*g,*g,*g,*g,*g]}, &i {<<: [*h,*h,*h,*h,*h,*h,*h,*h]}]",
 )  # fmt: skip
 LINE_VALUES = (
     "NaN", "+Inf", "-Inf", "-1", "1e308", "-1e308", "1e999", "9" * 400, "0", "", "x", "1 2", "1 x", "1e", "0x1p3", "1_0",
@@ -89,21 +98,6 @@ def mutant(form: Form, examples: Sequence[bytes], seed: str) -> bytes:
         if random.random() < 0.8:
             return data[:MAX_BYTES]
     return _bytes(random, data)[:MAX_BYTES]
-
-
-def mutated_texts(random: Random, texts: dict[str, str]) -> dict[str, str]:
-    """Named texts, such as headers, with some of them changed, gone or new."""
-    changed = dict(texts)
-    for _ in range(random.randint(1, 4)):
-        name = random.choice([*texts, "x-unknown", ""])
-        match random.randrange(4):
-            case 0:
-                changed.pop(name, None)
-            case 1:
-                changed[name] = changed.get(name, "") * random.randint(0, 50)
-            case _:
-                changed[name] = random.choice(TEXTS)
-    return changed
 
 
 def _bytes(random: Random, data: bytes) -> bytes:
@@ -180,11 +174,102 @@ def _lines(random: Random, data: bytes) -> bytes:
     return "\n".join(lines).encode() + b"\n" * random.randrange(2)
 
 
+def _protobuf(random: Random, data: bytes) -> bytes:
+    """Fields taken out, doubled, put in another order, or with a number or text in place of their own; at any depth."""
+    fields = split_fields(data)
+    if not fields:
+        return _bytes(random, data)
+    for _ in range(random.choice((1, 1, 2, 4))):
+        at = random.randrange(len(fields))
+        number, kind, value = fields[at]
+        match random.randrange(8):
+            case 0:
+                del fields[at]
+            case 1:
+                fields.insert(random.randrange(len(fields) + 1), fields[at])
+            case 2:
+                random.shuffle(fields)
+            case 3:
+                fields[at] = (random.choice((number, number + 1, 1, 2, 15, 2**29 - 1)), kind, value)
+            case _:
+                fields[at] = (number, kind, _changed_field(random, kind, value))
+        if not fields:
+            break
+    return b"".join(map(_joined_field, fields))
+
+
+def _changed_field(random: Random, kind: int, value: bytes) -> bytes:
+    if kind == _VARINT:
+        return _varint(random.choice((0, 1, 2, 3, 4, 5, 127, 2**31, 2**32 - 1, 2**63, 2**64 - 1)))
+    if kind in (_FIXED_64, _FIXED_32):
+        if kind == _FIXED_64 and random.random() < 0.8:
+            return struct.pack(
+                "<d", random.choice((math.nan, math.inf, -math.inf, -1.0, 0.0, 1e308, 5e-324, 2.0**60, 0.5))
+            )
+        return random.randbytes(len(value))
+    match random.randrange(5):
+        case 0:
+            return random.choice(TEXTS).encode()
+        case 1:
+            return _bytes(random, value)[:MAX_BYTES]
+        case _:
+            return _protobuf(random, value)
+
+
+def split_fields(data: bytes) -> list[tuple[int, int, bytes]]:
+    """Number, wire type and value of each field; none if it is no message (or, by luck, a text that looks like one)."""
+    fields, at = [], 0
+    try:
+        while at < len(data):
+            tag, at = _read_varint(data, at)
+            kind, start = tag & 7, at
+            if kind == _VARINT:
+                _, at = _read_varint(data, at)
+            elif kind == _LENGTH:
+                length, start = _read_varint(data, at)
+                at = start + length
+            elif kind in _SIZES:
+                at += _SIZES[kind]
+            else:
+                return []
+            if not tag >> 3 or at > len(data):
+                return []
+            fields.append((tag >> 3, kind, data[start:at]))
+    except IndexError:
+        return []
+    return fields
+
+
+def _joined_field(field: tuple[int, int, bytes]) -> bytes:
+    number, kind, value = field
+    length = _varint(len(value)) if kind == _LENGTH else b""
+    return _varint(number << 3 | kind) + length + value
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            return number, at
+
+
 _MUTATORS: dict[Form, Callable[[Random, bytes], bytes]] = {
     Form.JSON: _json,
     Form.MSGPACK: _msgpack,
     Form.LINES: _lines,
     Form.YAML: _yaml,
+    Form.PROTOBUF: _protobuf,
 }
 
 

@@ -11,10 +11,16 @@ import resource
 
 import pytest
 
-from tests.fuzz import readers_redis
+from tests.fuzz import readers_clients, readers_engines, readers_envoy, readers_files, readers_redis
 from tests.fuzz.reader import Reader, hold
 
-READERS = [*readers_redis.READERS]
+READERS = [
+    *readers_clients.READERS,
+    *readers_envoy.READERS,
+    *readers_engines.READERS,
+    *readers_redis.READERS,
+    *readers_files.READERS,
+]
 NAMES = [reader.name for reader in READERS]
 FEW = 12
 MEMORY_LIMIT_KB = 1 << 20  # by which the process may grow over all of a reader's inputs

@@ -104,7 +104,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_tokens: Count | None = None  # tokens that one step computes at the most: longer prompts are cut into pieces
     load: Load = Load()
     age_s: Amount = 0.0  # how old `load` was when the record was published
-    work_done: Amount | None = None  # a count that only grows in one incarnation: tells a restart
+    work_done: float | None = None  # a count that only grows in one incarnation: tells a restart
     totals: Totals | None = None
     asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
     loading_progress: Amount | None = None  # of a start, 0 to 1

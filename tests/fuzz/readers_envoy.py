@@ -1,0 +1,117 @@
+"""Readers of what Envoy and KEDA send: single messages. Their order is a matter of `test_exchange`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2
+from envoy_data_plane.envoy.config.core.v3 import Node
+from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest, DiscoveryRequest
+from envoy_data_plane.google.rpc import Status
+from google.protobuf import struct_pb2
+
+from extproc.adapters.wire import WireError, decode_access_log, decode_message
+from extproc.adapters.wire.features import write_features
+from extproc.control.xds.messages import Encoder, MessageError, decode
+from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource
+from extproc.control.xds.stream import Snapshot, Stream
+from extproc.core.health.verdict import Attempt
+from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.scaling.tally import Tally
+from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.observer import Observer
+from tests.core.builders import features, instance, router
+from tests.fuzz import scaling
+from tests.fuzz.living import use
+from tests.fuzz.messages import EXAMPLES, RULES
+from tests.fuzz.mutations import Form
+from tests.fuzz.reader import Reader
+
+ADDRESS = "10.0.0.1:80"
+
+
+def _message(data: bytes) -> None:
+    decode_message(data, RULES.headers)
+
+
+def _logged(data: bytes) -> None:
+    """Outcomes that cannot be true, by an engine's word or Envoy's, do no harm to what comes after."""
+    made = router(instance("a", address=ADDRESS), instance("b"))
+    observer, tally = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {}))), Tally(ClassPolicy())
+    for entry in decode_access_log(data):
+        if isinstance(entry, Attempt):
+            made.attempted(entry, 2.0)
+        else:
+            made.learn(entry, 2.0)
+            observer.finished(entry)
+            tally.ended(entry)
+    observer.page()
+    counts = tally.take()
+    for each in counts.values():
+        f"{each.output_squares:.0f}"
+    scaling.look(counts=counts)
+    use(made)
+
+
+def _discovery(delta: bool, data: bytes) -> None:
+    stream, encoder = Stream(delta=delta), Encoder()
+    snapshot = Snapshot.of([Resource(CLUSTER, "a", b"one")])
+    stream.receive(decode(data, delta=delta))
+    for response in stream.due(snapshot):
+        encoder.encode(response, delta=delta)
+
+
+def _entry() -> accesslog_pb2.HTTPAccessLogEntry:
+    entry = accesslog_pb2.HTTPAccessLogEntry()
+    common = entry.common_properties
+    common.upstream_remote_address.socket_address.address = "10.0.0.1"
+    common.upstream_remote_address.socket_address.port_value = 80
+    common.duration.FromMilliseconds(1500)
+    common.start_time.FromSeconds(1_800_000_000)
+    common.upstream_request_attempt_count = 2
+    common.custom_tags.update({"ttft_us": "200000", "dispatched_us": "1500"})
+    entry.response.response_code.value = 200
+    told = struct_pb2.Struct()
+    write_features(
+        told, features(token_counts=(1, 2, 3), cap_tokens=100, request_class="interactive", batch_requests=2)
+    )
+    common.metadata.filter_metadata["extproc"].CopyFrom(told["extproc"])
+    usage = common.metadata.filter_metadata["usage"]
+    usage.update({"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64})
+    return entry
+
+
+def _log() -> bytes:
+    message = als_pb2.StreamAccessLogsMessage()
+    failed, attempt = _entry(), _entry()
+    failed.common_properties.response_flags.upstream_connection_failure = True
+    failed.response.response_code.value = 503
+    attempt.common_properties.custom_tags["attempted"] = ADDRESS
+    attempt.response.response_headers["retry-after"] = "7"
+    message.http_logs.log_entry.extend([_entry(), failed, attempt])
+    return bytes(message.SerializeToString())
+
+
+DELTA = DeltaDiscoveryRequest(
+    type_url=CLUSTER, node=Node(id="front-1", cluster="c"), resource_names_subscribe=["*", "a"],
+    resource_names_unsubscribe=["b"], initial_resource_versions={"a": "1"}, response_nonce="7",
+    error_detail=Status(code=3, message="no"),
+)  # fmt: skip
+WHOLE = DiscoveryRequest(
+    type_url=ENDPOINT, node=Node(id="f"), resource_names=["a"], version_info="3", response_nonce="1"
+)
+
+READERS = (
+    Reader(name="ext-proc-message", form=Form.PROTOBUF, examples=EXAMPLES, read=_message, errors=(WireError,)),
+    Reader(name="access-log", form=Form.PROTOBUF, examples=[_log()], read=_logged, errors=(WireError,)),
+    Reader(
+        name="delta-discovery", form=Form.PROTOBUF, examples=[bytes(DELTA)], read=partial(_discovery, True),
+        errors=(MessageError,),
+    ),
+    Reader(
+        name="whole-discovery", form=Form.PROTOBUF, examples=[bytes(WHOLE)], read=partial(_discovery, False),
+        errors=(MessageError,),
+    ),
+)  # fmt: skip
+"""All of them."""
