@@ -8,8 +8,6 @@ scrambled. No mutant is longer than `MAX_BYTES`.
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from random import Random
@@ -18,10 +16,10 @@ from typing import Any
 import msgspec
 import yaml
 
-MAX_BYTES = 256 * 1024
+from tests.fuzz.hostile import LINE_VALUES, NUMBERS, RAW_JSON, RAW_MSGPACK, RAW_YAML, SHAPES, TEXTS
+from tests.fuzz.mutated_bytes import mutated_bytes, mutated_protobuf
 
-_VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # wire types of protobuf
-_SIZES = {_FIXED_64: 8, _FIXED_32: 4}
+MAX_BYTES = 256 * 1024
 
 
 class Form(StrEnum):
@@ -33,60 +31,7 @@ class Form(StrEnum):
     LINES = "lines"  # text in which each line stands for itself: metrics pages, headers
     YAML = "yaml"
     PROTOBUF = "protobuf"
-
-
-DEEP = 3_000
-NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2, 255, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 0.5, -0.0, 1e-320, 1e15, 1e308, -1e308
-)  # fmt: skip
-TEXTS = (
-    "", " ", "x", "0", "-1", "nan", "inf", "-Infinity", "1e999", "9" * 30, "9" * 5000, "²", "٣", "null", "true", "*",
-    "\x00", "\n", "\r\n", "a b", "a,b", "a\tb", "🙂", "é" * 300, "\ufeff", "\u202e", "%s%n{}", "../../x", "a@b@c", "@",
-    ":", "::", "[", "-", "--", "x" * 20_000, "00-" + "0" * 32 + "-" + "f" * 16 + "-zz", "1.2.3.4:99999", "1ms", "-1s",
-)  # fmt: skip
-SHAPES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    [],
-    {},
-    [[]],
-    [None],
-    {"": None},
-    [0] * 300,
-    {"type": "x"},
-    ["x", {"y": 1}],
-)
-# What no JSON encoder would write.
-RAW_JSON = (
-    b"NaN", b"-Infinity", b"1e999", b"-1e-999", b"9" * 30, b"-" + b"9" * 400, b"9" * 5000, b"0." + b"1" * 400, b"01",
-    b"+1", b"0x10", b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\ud83d\\ude00"', b'"\\x"', b'"\xff\xfe"', b'"\xed\xa0\x80"',
-    b'"\x00"', b'"', b"", b"[", b"]", b"{", b"nul", b"'x'", b"[1,]", b'{"a":1,}', b"/* */1", b"[" * DEEP + b"]" * DEEP,
-    b'{"a":' * DEEP + b"0" + b"}" * DEEP, b"[" * 20_000, b"\xef\xbb\xbf1",
-)  # fmt: skip
-RAW_MSGPACK = (
-    b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
-    b"\xc9\xff\xff\xff\xff\x00", b"\xcf" + b"\xff" * 8, b"\xd3\x80" + b"\x00" * 7, b"\xcb\x7f\xf8" + b"\x00" * 6,
-    b"\xcb\x7f\xf0" + b"\x00" * 6, b"\xcb\xff\xf0" + b"\x00" * 6, b"\xa1\xff", b"\xd6\xff\x00\x00\x00\x00",
-    b"\xd4\x01\x00", b"\xc7\x0c\xff" + b"\xff" * 12, b"\x81\x80\x01", b"\x81\x91\x01\x01", b"\x82\xa1a\x01\xa1a\x02",
-    b"\xc0", b"\xc4\x00", b"\x91" * DEEP + b"\x00", b"\x81\xa1a" * DEEP + b"\x00", b"\x91" * 20_000,
-)  # fmt: skip
-RAW_YAML = (
-    "2024-99-99", "2024-01-01T99:99:99", "!!int x", "!!float y", "!!binary '*'", "!!timestamp z", "!!python/object:os.x {}",
-    "!unknown 1", "&a [*a]", "*nobody", "{? [1]: 2}", "{? {a: b}: c}", "0b2", "0o9", "1:99:99", "1_000", "._", ".inf", ".nan",
-    "-.inf", "~", "<<", "=", "{<<: x}", "{<<: [1]}", "[" * DEEP + "]" * DEEP, "{a: " * DEEP, "|", ">-", "%YAML 9", "---",
-    "...", "\t- x", "\x07", '"\\ud800"', '"\\U99999999"', "!!set {a, b}", "!!omap [a: 1]", "!!pairs [a: 1]", "yes", "'",
-    "[&a [x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c],"
-    " &e [*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e], &g [*f,*f,*f,*f,*f,*f,*f,*f], &h [*g,*g,*g,*g,*g,*g,*g,*g],"
-    " &i [*h,*h,*h,*h,*h,*h,*h,*h]]",
-    "[&a {k: 1}, &b {<<: [*a,*a,*a,*a,*a,*a,*a,*a]}, &c {<<: [*b,*b,*b,*b,*b,*b,*b,*b]}, &d {<<: [*c,*c,*c,*c,*c,*c,*c,*c]},"
-    " &e {<<: [*d,*d,*d,*d,*d,*d,*d,*d]}, &f {<<: [*e,*e,*e,*e,*e,*e,*e,*e]}, &g {<<: [*f,*f,*f,*f,*f,*f,*f,*f]},"
-    " &h {<<: [*g,*g,*g,*g,*g,*g,*g,*g]}, &i {<<: [*h,*h,*h,*h,*h,*h,*h,*h]}]",
-)  # fmt: skip
-LINE_VALUES = (
-    "NaN", "+Inf", "-Inf", "-1", "1e308", "-1e308", "1e999", "9" * 400, "0", "", "x", "1 2", "1 x", "1e", "0x1p3", "1_0",
-    "१", "1.7976931348623157e+308", "5e-324", "18446744073709551616", "\x00", "\ufeff1",
-)  # fmt: skip
+    CONVERSATION = "conversation"  # protobuf messages, each after its length in 4 bytes
 
 
 def mutant(form: Form, examples: Sequence[bytes], seed: str) -> bytes:
@@ -97,36 +42,7 @@ def mutant(form: Form, examples: Sequence[bytes], seed: str) -> bytes:
         data = _MUTATORS[form](random, data)
         if random.random() < 0.8:
             return data[:MAX_BYTES]
-    return _bytes(random, data)[:MAX_BYTES]
-
-
-def _bytes(random: Random, data: bytes) -> bytes:
-    """Stretches cut out, doubled, moved or overwritten; or the end cut off; or something else altogether."""
-    if random.random() < 0.04:
-        return random.choice((b"", b"\x00", b"\xff" * 64, random.randbytes(random.randint(1, 300))))
-    for _ in range(random.choice((1, 1, 1, 2, 4, 8))):
-        start = random.randint(0, len(data))
-        end = min(len(data), start + random.choice((0, 1, 1, 2, 8, 64)))
-        match random.randrange(7):
-            case 0:
-                put = b""
-            case 1:
-                put = data[start:end] * 2
-            case 2:
-                put = random.randbytes(end - start)
-            case 3:
-                put = bytes(each ^ 1 << random.randrange(8) for each in data[start:end])
-            case 4:
-                put = random.choice(
-                    (b"\xff", b"\x00", b"\x80" * 11, b"\xff\xff\xff\xff\x0f", b"null", b'"', b"}", b"\r\n")
-                )
-            case 5:
-                elsewhere = random.randint(0, len(data))
-                put = data[elsewhere : elsewhere + 40]
-            case _:
-                data, put = data[:start], b""
-        data = data[:start] + put + data[end:]
-    return data
+    return mutated_bytes(random, data)[:MAX_BYTES]
 
 
 def _json(random: Random, data: bytes) -> bytes:
@@ -174,94 +90,40 @@ def _lines(random: Random, data: bytes) -> bytes:
     return "\n".join(lines).encode() + b"\n" * random.randrange(2)
 
 
-def _protobuf(random: Random, data: bytes) -> bytes:
-    """Fields taken out, doubled, put in another order, or with a number or text in place of their own; at any depth."""
-    fields = split_fields(data)
-    if not fields:
-        return _bytes(random, data)
+def _conversation(random: Random, data: bytes) -> bytes:
+    """Messages left out, doubled, in another order, or wrong in themselves."""
+    messages = split_conversation(data)
     for _ in range(random.choice((1, 1, 2, 4))):
-        at = random.randrange(len(fields))
-        number, kind, value = fields[at]
-        match random.randrange(8):
-            case 0:
-                del fields[at]
+        at = random.randrange(len(messages))
+        match random.randrange(6):
+            case 0 if len(messages) > 1:
+                del messages[at]
             case 1:
-                fields.insert(random.randrange(len(fields) + 1), fields[at])
+                messages.insert(random.randrange(len(messages) + 1), messages[at])
             case 2:
-                random.shuffle(fields)
+                random.shuffle(messages)
             case 3:
-                fields[at] = (random.choice((number, number + 1, 1, 2, 15, 2**29 - 1)), kind, value)
+                messages = messages[: at + 1]
+            case 4:
+                messages[at] = mutated_bytes(random, messages[at])
             case _:
-                fields[at] = (number, kind, _changed_field(random, kind, value))
-        if not fields:
-            break
-    return b"".join(map(_joined_field, fields))
+                messages[at] = mutated_protobuf(random, messages[at])
+    return join_conversation(messages)
 
 
-def _changed_field(random: Random, kind: int, value: bytes) -> bytes:
-    if kind == _VARINT:
-        return _varint(random.choice((0, 1, 2, 3, 4, 5, 127, 2**31, 2**32 - 1, 2**63, 2**64 - 1)))
-    if kind in (_FIXED_64, _FIXED_32):
-        if kind == _FIXED_64 and random.random() < 0.8:
-            return struct.pack(
-                "<d", random.choice((math.nan, math.inf, -math.inf, -1.0, 0.0, 1e308, 5e-324, 2.0**60, 0.5))
-            )
-        return random.randbytes(len(value))
-    match random.randrange(5):
-        case 0:
-            return random.choice(TEXTS).encode()
-        case 1:
-            return _bytes(random, value)[:MAX_BYTES]
-        case _:
-            return _protobuf(random, value)
+def join_conversation(messages: Sequence[bytes]) -> bytes:
+    """Messages as one input."""
+    return b"".join(len(each).to_bytes(4, "big") + each for each in messages)
 
 
-def split_fields(data: bytes) -> list[tuple[int, int, bytes]]:
-    """Number, wire type and value of each field; none if it is no message (or, by luck, a text that looks like one)."""
-    fields, at = [], 0
-    try:
-        while at < len(data):
-            tag, at = _read_varint(data, at)
-            kind, start = tag & 7, at
-            if kind == _VARINT:
-                _, at = _read_varint(data, at)
-            elif kind == _LENGTH:
-                length, start = _read_varint(data, at)
-                at = start + length
-            elif kind in _SIZES:
-                at += _SIZES[kind]
-            else:
-                return []
-            if not tag >> 3 or at > len(data):
-                return []
-            fields.append((tag >> 3, kind, data[start:at]))
-    except IndexError:
-        return []
-    return fields
-
-
-def _joined_field(field: tuple[int, int, bytes]) -> bytes:
-    number, kind, value = field
-    length = _varint(len(value)) if kind == _LENGTH else b""
-    return _varint(number << 3 | kind) + length + value
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        number |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 0x80:
-            return number, at
+def split_conversation(data: bytes) -> list[bytes]:
+    """The messages of an input; what is cut off is a message too."""
+    messages, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        messages.append(data[at + 4 : end])
+        at = end
+    return messages
 
 
 _MUTATORS: dict[Form, Callable[[Random, bytes], bytes]] = {
@@ -269,7 +131,8 @@ _MUTATORS: dict[Form, Callable[[Random, bytes], bytes]] = {
     Form.MSGPACK: _msgpack,
     Form.LINES: _lines,
     Form.YAML: _yaml,
-    Form.PROTOBUF: _protobuf,
+    Form.PROTOBUF: mutated_protobuf,
+    Form.CONVERSATION: _conversation,
 }
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
 from functools import partial
+from typing import NoReturn
 
+import grpc
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest, DiscoveryRequest
 from envoy_data_plane.google.rpc import Status
@@ -21,14 +27,61 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.tally import Tally
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
+from extproc.server.ext_proc import ExtProc, Shell
 from tests.core.builders import features, instance, router
 from tests.fuzz import scaling
 from tests.fuzz.living import use
-from tests.fuzz.messages import EXAMPLES, RULES
-from tests.fuzz.mutations import Form
+from tests.fuzz.messages import (
+    CHAT,
+    DUPLEX,
+    EXAMPLES,
+    RULES,
+    STREAMED,
+    answered,
+    body,
+    confined,
+    head,
+    trailers,
+)
+from tests.fuzz.mutations import Form, join_conversation, split_conversation
 from tests.fuzz.reader import Reader
 
 ADDRESS = "10.0.0.1:80"
+
+
+class _AbortedError(Exception):
+    """A stream that the service ended."""
+
+
+class _Context:
+    """Stands where gRPC's context does."""
+
+    async def abort(self, code: grpc.StatusCode, words: str) -> NoReturn:
+        raise _AbortedError(f"{code.name}: {words}")
+
+
+def _conversation(data: bytes) -> None:
+    """Any messages on one stream: it ends well, or as a fault of whoever speaks; and nothing is left of it."""
+    made = router(instance("a", address=ADDRESS), instance("b", address="10.0.0.2:80"))
+    moments = itertools.count(1)
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    service = ExtProc(Shell(made, observer, lambda: next(moments) / 1000, lambda: 0.5, "x-upstream-cluster", RULES))
+    try:
+        asyncio.run(_talk(service, split_conversation(data)))
+    except _AbortedError as error:
+        assert str(error).startswith("INVALID_ARGUMENT: ")  # noqa: PT017 - to end without is right too
+    assert service.idle.is_set()
+    assert made.ledger.in_flight() == {}
+    assert not made.ledger.booked()
+
+
+async def _talk(service: ExtProc, messages: list[bytes]) -> None:
+    async def sent() -> AsyncIterator[bytes]:
+        for data in messages:
+            yield data
+
+    async for answer in service.process(sent(), _Context()):
+        assert ext_proc.ProcessingResponse.FromString(answer).WhichOneof("response")
 
 
 def _message(data: bytes) -> None:
@@ -102,8 +155,27 @@ WHOLE = DiscoveryRequest(
     type_url=ENDPOINT, node=Node(id="f"), resource_names=["a"], version_info="3", response_nonce="1"
 )
 
+CONVERSATIONS = tuple(
+    join_conversation([bytes(each.SerializeToString()) for each in told])
+    for told in (
+        (head(), body(), answered(), trailers(of_request=False)),
+        (head(mode=DUPLEX), body(CHAT[:20], last=False), body(CHAT[20:]), answered()),
+        (
+            head(mode=DUPLEX, answer=DUPLEX),
+            body(last=False),
+            trailers(of_request=True),
+            answered(),
+            body(b"x", of_request=False),
+        ),
+        (head(mode=STREAMED, early=True, length=len(CHAT)), body(CHAT[:20], last=False), body(CHAT[20:], last=False)),
+        (confined(), body(), answered("503", "10.0.0.2:80")),
+        (head("/v1/models", method="GET", last=True),),
+    )
+)
+
 READERS = (
     Reader(name="ext-proc-message", form=Form.PROTOBUF, examples=EXAMPLES, read=_message, errors=(WireError,)),
+    Reader(name="conversation", form=Form.CONVERSATION, examples=CONVERSATIONS, read=_conversation),
     Reader(name="access-log", form=Form.PROTOBUF, examples=[_log()], read=_logged, errors=(WireError,)),
     Reader(
         name="delta-discovery", form=Form.PROTOBUF, examples=[bytes(DELTA)], read=partial(_discovery, True),
