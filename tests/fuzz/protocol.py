@@ -46,7 +46,8 @@ class Protocol:
         self._got: list[str] = []  # kinds of messages that no reply has come to yet
         self._in = b""
         self._out = b""
-        self._ended_out = False
+        self._ended_in = self._ended_out = False
+        self._too_late = False  # the message came after the body's end, as Envoy may send that twice
         self.answered = False
 
     def replied(self, message: Message, replies: Replies) -> None:
@@ -54,7 +55,9 @@ class Protocol:
         if isinstance(message, RequestHeaders):
             self._mode, self._answer_mode = message.body_mode, message.answer_mode
         if isinstance(message, RequestBody):
+            self._too_late = self._ended_in
             self._in += message.body
+            self._ended_in = self._ended_in or message.last
         kind = kind_of(message)
         self._got.append(kind)
         assert not any(isinstance(reply, Answer) for reply in replies[:-1]), "a reply after the answer"
@@ -88,7 +91,8 @@ class Protocol:
 
     def _hand_back(self, chunk: ext_proc.StreamedBodyResponse) -> None:
         assert self._mode is BodyMode.FULL_DUPLEX
-        assert not self._ended_out, "a chunk after the last one"
+        assert not self._ended_out or self._too_late, "a chunk after the last one"
         self._out += chunk.body
         self._ended_out = chunk.end_of_stream
-        assert self._in.startswith(self._out) or not chunk.end_of_stream, "another body than came in"
+        assert self._in.startswith(self._out), "another body than came in"
+        assert self._in == self._out or not chunk.end_of_stream, "a part of the body is missing"

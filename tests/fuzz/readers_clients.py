@@ -9,6 +9,8 @@ import orjson
 
 from extproc.adapters import wire
 from extproc.api.caller import Trust, caller_of, wants_explanation
+from extproc.api.paths import endpoint_for
+from extproc.api.renaming import renamed
 from extproc.core.router import Router
 from extproc.core.values.request import Caller
 from extproc.stream.errands import Errand
@@ -30,8 +32,19 @@ SERVED = instance("any", models=(MODEL, "m", "gpt-4o-mini"))
 
 
 def _body(path: str, content_type: str, data: bytes) -> None:
-    """It is refused or read; and the exchange that it comes to ends with a reply that can be sent."""
-    check(path, data, content_type)
+    """It is refused or read; and the exchange that it comes to ends with a reply that can be sent.
+
+    What can be read can also be written down for a tokenizer, and be sent on for another model.
+    """
+    prompt, endpoint = check(path, data, content_type), endpoint_for("POST", path)
+    if prompt is not None and endpoint is not None:
+        if prompt.countable is not None:
+            prompt.countable()
+        written = renamed(endpoint, path, content_type, data, prompt.model, "another")
+        again = check(written.path or path, data if written.body is None else written.body, content_type)
+        assert again is not None
+        assert again.model == "another"
+        assert again.pieces == prompt.pieces
     _asked(path, {"content-type": content_type}, data)
 
 

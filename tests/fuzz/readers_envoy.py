@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -15,10 +15,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest, DiscoveryRequest
 from envoy_data_plane.google.rpc import Status
-from google.protobuf import struct_pb2
 
 from extproc.adapters.wire import WireError, decode_access_log, decode_message
-from extproc.adapters.wire.features import write_features
+from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
 from extproc.control.xds.messages import Encoder, MessageError, decode
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource
 from extproc.control.xds.stream import Snapshot, Stream
@@ -54,7 +53,16 @@ class _AbortedError(Exception):
 
 
 class _Context:
-    """Stands where gRPC's context does."""
+    """Stands where gRPC's context does, and brings messages."""
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self._messages = iter(messages)
+
+    async def read(self) -> object:
+        return next(self._messages, grpc.aio.EOF)
+
+    async def write(self, answer: bytes) -> None:
+        assert ext_proc.ProcessingResponse.FromString(answer).WhichOneof("response")
 
     async def abort(self, code: grpc.StatusCode, words: str) -> NoReturn:
         raise _AbortedError(f"{code.name}: {words}")
@@ -67,21 +75,12 @@ def _conversation(data: bytes) -> None:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     service = ExtProc(Shell(made, observer, lambda: next(moments) / 1000, lambda: 0.5, "x-upstream-cluster", RULES))
     try:
-        asyncio.run(_talk(service, split_conversation(data)))
+        asyncio.run(service.process(None, _Context(split_conversation(data))))
     except _AbortedError as error:
         assert str(error).startswith("INVALID_ARGUMENT: ")  # noqa: PT017 - to end without is right too
     assert service.idle.is_set()
     assert made.ledger.in_flight() == {}
     assert not made.ledger.booked()
-
-
-async def _talk(service: ExtProc, messages: list[bytes]) -> None:
-    async def sent() -> AsyncIterator[bytes]:
-        for data in messages:
-            yield data
-
-    async for answer in service.process(sent(), _Context()):
-        assert ext_proc.ProcessingResponse.FromString(answer).WhichOneof("response")
 
 
 def _message(data: bytes) -> None:
@@ -115,7 +114,20 @@ def _discovery(delta: bool, data: bytes) -> None:
         encoder.encode(response, delta=delta)
 
 
-def _entry() -> accesslog_pb2.HTTPAccessLogEntry:
+BELIEVED = write_features(
+    features(token_counts=(1, 2, 3), cap_tokens=100, request_class="interactive", batch_requests=2, instance_key="a@1")
+)
+
+
+def _features(data: bytes) -> None:
+    """What came back in the place of what we had sent along."""
+    message = als_pb2.StreamAccessLogsMessage()
+    text = BELIEVED.partition(b" ")[0] + b" " + data
+    message.http_logs.log_entry.add().CopyFrom(_entry(text.decode("utf-8", "replace")))
+    _logged(message.SerializeToString())
+
+
+def _entry(believed: str = BELIEVED.decode()) -> accesslog_pb2.HTTPAccessLogEntry:
     entry = accesslog_pb2.HTTPAccessLogEntry()
     common = entry.common_properties
     common.upstream_remote_address.socket_address.address = "10.0.0.1"
@@ -125,11 +137,7 @@ def _entry() -> accesslog_pb2.HTTPAccessLogEntry:
     common.upstream_request_attempt_count = 2
     common.custom_tags.update({"ttft_us": "200000", "dispatched_us": "1500"})
     entry.response.response_code.value = 200
-    told = struct_pb2.Struct()
-    write_features(
-        told, features(token_counts=(1, 2, 3), cap_tokens=100, request_class="interactive", batch_requests=2)
-    )
-    common.metadata.filter_metadata["extproc"].CopyFrom(told["extproc"])
+    common.metadata.filter_metadata[NAMESPACE].update({KEY: believed})
     usage = common.metadata.filter_metadata["usage"]
     usage.update({"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64})
     return entry
@@ -177,6 +185,7 @@ READERS = (
     Reader(name="ext-proc-message", form=Form.PROTOBUF, examples=EXAMPLES, read=_message, errors=(WireError,)),
     Reader(name="conversation", form=Form.CONVERSATION, examples=CONVERSATIONS, read=_conversation),
     Reader(name="access-log", form=Form.PROTOBUF, examples=[_log()], read=_logged, errors=(WireError,)),
+    Reader(name="features", form=Form.JSON, examples=[BELIEVED.partition(b" ")[2]], read=_features),
     Reader(
         name="delta-discovery", form=Form.PROTOBUF, examples=[bytes(DELTA)], read=partial(_discovery, True),
         errors=(MessageError,),
