@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_MOST_KEYS = 10_000  # of one mapping
-
 
 def load(path: Path, shape: type[_T]) -> _T:
     """Read a YAML file as `shape`, a msgspec struct or a list of them.
@@ -39,7 +37,7 @@ def load(path: Path, shape: type[_T]) -> _T:
         raise ConfigError(f"{path} holds a value that cannot be read: {error}") from error
     try:
         return msgspec.convert(value, shape)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a text may hold half a character
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -49,7 +47,13 @@ def dump(value: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which PyYAML takes the last without a word."""
+    """Refuses what PyYAML takes without a word: a key that stands twice in one mapping, and half a character."""
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if any("\ud800" <= sign <= "\udfff" for sign in node.value):
+            raise yaml.MarkedYAMLError(problem="a text holds half a character", problem_mark=node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -59,11 +63,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return node
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > _MOST_KEYS:  # merges of merges grow without end
-            raise yaml.MarkedYAMLError(problem="a mapping grows too large by merging", problem_mark=node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -78,7 +78,7 @@ class BackendsFile:
         entries = yaml_files.load(self._path, list[dict[str, Any]])
         try:
             backends = msgspec.convert([{**self._common, **entry} for entry in entries], list[Backend])
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        except msgspec.ValidationError as error:
             raise ConfigError(f"{self._path}: {error}") from error
         check(backends)
         return backends

@@ -34,19 +34,24 @@ def hold(reader: Reader, first: int, rounds: int) -> Counter[str]:
     Raises AssertionError, with the seed, for any error that is not declared, and for a hang.
     """
     came_to: Counter[str] = Counter()
-    before = signal.signal(signal.SIGVTALRM, _hung)
-    try:
-        for seed in range(first, first + rounds):
-            data = mutant(reader.form, reader.examples, f"{reader.name} {seed}")
-            came_to[_fate(reader, data, f"seed {seed}")] += 1
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+    for seed in range(first, first + rounds):
+        data = mutant(reader.form, reader.examples, f"{reader.name} {seed}")
+        came_to[hold_one(reader, data, f"seed {seed}")] += 1
     return came_to
 
 
-def _fate(reader: Reader, data: bytes, what: str) -> str:
+def hold_one(reader: Reader, data: bytes, what: str = "") -> str:
+    """Give a reader one input; returns `read` or `refused`. Raises AssertionError as `hold` does."""
+    before = signal.signal(signal.SIGVTALRM, _hung)
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
+    try:
+        return _fate(reader, data, what)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _fate(reader: Reader, data: bytes, what: str) -> str:
     try:
         reader.read(data)
     except reader.errors as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -121,10 +121,8 @@ BELIEVED = write_features(
 
 def _features(data: bytes) -> None:
     """What came back in the place of what we had sent along."""
-    message = als_pb2.StreamAccessLogsMessage()
     text = BELIEVED.partition(b" ")[0] + b" " + data
-    message.http_logs.log_entry.add().CopyFrom(_entry(text.decode("utf-8", "replace")))
-    _logged(message.SerializeToString())
+    _logged(log_of(believed=text.decode("utf-8", "replace")))
 
 
 def _entry(believed: str = BELIEVED.decode()) -> accesslog_pb2.HTTPAccessLogEntry:
@@ -141,6 +139,17 @@ def _entry(believed: str = BELIEVED.decode()) -> accesslog_pb2.HTTPAccessLogEntr
     usage = common.metadata.filter_metadata["usage"]
     usage.update({"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64})
     return entry
+
+
+def log_of(
+    tags: Mapping[str, str] | None = None, usage: Mapping[str, float] | None = None, believed: str = BELIEVED.decode()
+) -> bytes:
+    """A message with one entry, with these tags and counts beside the usual ones."""
+    message, entry = als_pb2.StreamAccessLogsMessage(), _entry(believed)
+    entry.common_properties.custom_tags.update(tags or {})
+    entry.common_properties.metadata.filter_metadata["usage"].update(usage or {})
+    message.http_logs.log_entry.append(entry)
+    return bytes(message.SerializeToString())
 
 
 def _log() -> bytes:

@@ -6,8 +6,10 @@ from EXTPROC_FUZZ_SEED on; a failure names the reader and its seed (docs/fuzzing
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,6 +26,14 @@ READERS = [
 NAMES = [reader.name for reader in READERS]
 FEW = 12
 MEMORY_LIMIT_KB = 1 << 20  # by which the process may grow over all of a reader's inputs
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Each wrong input is worth a log line, and ten thousands of them are worth none."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("reader", READERS, ids=NAMES)

@@ -253,7 +253,9 @@ def _check(record: KindRecord) -> None:
         if not (variances and rest * rest < first * second):
             raise ValueError(f"{record.kind}: a covariance is two variances above 0 and what belongs to them")
     overheads_s = record.prefill.overhead_s, record.decode.overhead_s
-    if not (_LEAST_VARIANCE**0.5 < record.deviation < LIMIT and all(0.0 <= each <= _MOST_MS / 1e3 for each in overheads_s)):
+    if not (
+        _LEAST_VARIANCE**0.5 < record.deviation < LIMIT and all(0.0 <= each <= _MOST_MS / 1e3 for each in overheads_s)
+    ):
         raise ValueError(f"{record.kind}: deviation lies above 0, overheads are not negative")
     steps = record.prefill, record.decode
     counts = [step.samples for step in steps] + [count for told in record.instances.values() for count in told.samples]
