@@ -10,12 +10,14 @@ from extproc.stream.rules import Rules
 from tests.core.builders import MODEL
 
 RULES = Rules(answer_models=True, body_limit_bytes=5000)
+ALIAS, COLD = "auto", "waits"  # models under another name, and that no instance serves
 BUFFERED, STREAMED, PARTIAL, DUPLEX = 2, 1, 3, 4  # of ProcessingMode.BodySendMode
+CHAT_PATH = "/v1/chat/completions"
 CHAT = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello there"}], "stream": True})
 
 
 def head(
-    path: str = "/v1/chat/completions", mode: int | None = BUFFERED, answer: int = 0, *,
+    path: str = CHAT_PATH, mode: int | None = BUFFERED, answer: int = 0, *,
     method: str = "POST", last: bool = False, early: bool = False, length: int | None = None,
 ) -> ext_proc.ProcessingRequest:  # fmt: skip
     """Headers of a request."""
@@ -68,6 +70,7 @@ ALL = (
     head(mode=PARTIAL), head(mode=DUPLEX), head(mode=DUPLEX, answer=DUPLEX), head(mode=None), head(mode=0),
     head(last=True), head("/", last=True), head("/v1/models", method="GET", last=True), head("/v1/unknown"), head("/v1/unknown", mode=DUPLEX),
     head("/v1/completions"), confined(),
+    body(CHAT.replace(MODEL.encode(), ALIAS.encode())), body(CHAT.replace(MODEL.encode(), COLD.encode())),
     body(), body(CHAT[:20], last=False), body(CHAT[20:]), body(b"", last=True), body(b"", last=False), body(b"{"),
     body(b"null"), body(b"x" * 6000, last=False), body(b"x", last=False, of_request=False), body(b"", of_request=False),
     answered(), answered("503", "10.0.0.2:80"), answered("429", ""), answered("200", "nobody"),

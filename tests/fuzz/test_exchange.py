@@ -18,16 +18,18 @@ from extproc.api.caller import Trust
 from extproc.core.admission.admission import Admission
 from extproc.core.limits.charge import State, Verdict
 from extproc.core.limits.rules import EACH, Limits, Rule
+from extproc.core.models.cold import ColdPolicy, ColdRule, Way
+from extproc.core.models.virtual import ModelPolicy
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens.tokens import ExactCount
 from extproc.core.values.option import Choice
 from extproc.stream.errands import AwaitModel, Charge, CountTokens, Errand, Hold, TakePlace
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Message, MoreTime, OutOfOrderError, Replies, RequestBody, RequestHeaders
-from extproc.stream.rules import Rules
+from extproc.stream.messages import BodyMode, Message, MoreTime, OutOfOrderError, Replies, RequestBody, RequestHeaders
+from extproc.stream.rules import Destination, Rules
 from tests.core.builders import MODEL, instance, publish
-from tests.fuzz.messages import CHAT, EXAMPLES
+from tests.fuzz.messages import ALIAS, CHAT, CHAT_PATH, COLD, EXAMPLES
 from tests.fuzz.protocol import Protocol
 
 PLAIN = Rules(answer_models=True, body_limit_bytes=5000)
@@ -40,7 +42,13 @@ FULL = Rules(
 )
 MESSAGES = [decode_message(data, FULL.headers | PLAIN.headers) for data in EXAMPLES]
 HEADS = [message for message in MESSAGES if isinstance(message, RequestHeaders)]
-BODY = RequestBody(CHAT)
+GOOD = [head for head in HEADS if head.path == CHAT_PATH and not head.last and head.body_mode is not BodyMode.NONE]
+BODIES = [
+    RequestBody(CHAT.replace(MODEL.encode(), name.encode()), last)
+    for name in (MODEL, ALIAS, COLD)
+    for last in (True, False)
+]
+MOSTLY = st.sampled_from((True, True, True, True, False))
 MOST_OPEN = 3
 DEEP = settings(
     max_examples=int(os.environ.get("EXTPROC_FUZZ_ROUNDS", "2000")),
@@ -48,7 +56,7 @@ DEEP = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-SHALLOW = settings(DEEP, max_examples=30, stateful_step_count=30, derandomize=True, database=None)
+SHALLOW = settings(DEEP, max_examples=60, stateful_step_count=30, derandomize=True, database=None)
 
 
 class Exchanges(RuleBasedStateMachine):
@@ -56,6 +64,7 @@ class Exchanges(RuleBasedStateMachine):
 
     reads = PLAIN
     policy = Policy()
+    same_body = True  # as came in goes on
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,13 +77,20 @@ class Exchanges(RuleBasedStateMachine):
         self.waiting: dict[str, tuple[Message, Errand]] = {}
 
     @precondition(lambda self: len(self.open) < MOST_OPEN)
-    @rule(messages=st.just(()) | st.tuples(st.sampled_from(HEADS)) | st.tuples(st.sampled_from(HEADS), st.just(BODY)))
+    @rule(
+        messages=st.just(())
+        | st.tuples(st.sampled_from(HEADS))
+        | st.tuples(st.sampled_from(GOOD), st.sampled_from(BODIES))
+        | st.tuples(st.sampled_from(GOOD), st.just(RequestBody(CHAT[:20], last=False)), st.just(RequestBody(CHAT[20:])))
+    )
     def begin(self, messages: tuple[Message, ...]) -> None:
         """A stream opens, most often in good order."""
         self.numbers += 1
         name = str(self.numbers)
-        self.open[name] = (Exchange(self.router, name, self.reads), Protocol())
+        self.open[name] = (Exchange(self.router, name, self.reads), Protocol(same_body=self.same_body))
         for message in messages:
+            if name in self.waiting:
+                break
             self.step(name, message, self.open[name][0].receive(message, self.now, 0.5))
 
     @precondition(lambda self: self.open.keys() - self.waiting.keys())
@@ -91,7 +107,7 @@ class Exchanges(RuleBasedStateMachine):
             self.step(name, message, step)
 
     @precondition(lambda self: self.waiting)
-    @rule(data=st.data(), well=st.booleans(), known=st.booleans(), draw=st.floats(0, 1, exclude_max=True))
+    @rule(data=st.data(), well=MOSTLY, known=MOSTLY, draw=st.floats(0, 1, exclude_max=True))
     def go_on(self, data: st.DataObject, well: bool, known: bool, draw: float) -> None:
         """An errand is over."""
         name = data.draw(st.sampled_from(sorted(self.waiting)))
@@ -178,14 +194,28 @@ class Errands(Exchanges):
     policy = Policy(max_in_flight=1, admission=Admission())
 
 
-@pytest.mark.parametrize("machine", [Exchanges, Errands])
+class Elsewhere(Exchanges):
+    """Models under other names or not loaded yet, by a gateway: bodies are changed, requests wait for starts."""
+
+    reads = Rules(destination=Destination.GATEWAY, body_limit_bytes=5000)
+    policy = Policy(
+        models=ModelPolicy(aliases={ALIAS: MODEL}),
+        cold=ColdPolicy(models={COLD: ColdRule(way=Way.HOLD, start_s=5.0)}, hold_s=20.0),
+    )
+    same_body = False
+
+
+MACHINES = [Exchanges, Errands, Elsewhere]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_whatever_envoy_sends_replies_fit_and_nothing_stays_booked(machine: type[Exchanges]) -> None:
     """The same few conversations each time."""
     run_state_machine_as_test(machine, settings=SHALLOW)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("machine", [Exchanges, Errands])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_whatever_envoy_sends_for_long_replies_fit_and_nothing_stays_booked(machine: type[Exchanges]) -> None:
     """Other conversations each time; a failure prints the smallest one."""
     run_state_machine_as_test(machine, settings=DEEP)  # type: ignore[no-untyped-call]

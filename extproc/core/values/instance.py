@@ -9,7 +9,7 @@ import msgspec
 
 # Records come from agents and from programs of others: numbers that nothing has are refused where they come in.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond, a float does not hold it
-Parts = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # of what there is one at the least
+Parts = Annotated[int, msgspec.Meta(ge=1, le=2**53)]  # of what there is one at the least
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 
