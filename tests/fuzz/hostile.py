@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 DEEP = 3_000
 NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2, 255, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 0.5, -0.0, 1e-320, 1e15, 1e308, -1e308
+    0, -1, 1, 2, 255, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63),
+    0.5, -0.0, 1e-320, 1e15, 1e308, -1e308,
 )  # fmt: skip
 TEXTS = (
     "", " ", "x", "0", "-1", "nan", "inf", "-Infinity", "1e999", "9" * 30, "9" * 5000, "²", "٣", "null", "true", "*",
@@ -40,19 +42,24 @@ RAW_MSGPACK = (
     b"\xd4\x01\x00", b"\xc7\x0c\xff" + b"\xff" * 12, b"\x81\x80\x01", b"\x81\x91\x01\x01", b"\x82\xa1a\x01\xa1a\x02",
     b"\xc0", b"\xc4\x00", b"\x91" * DEEP + b"\x00", b"\x81\xa1a" * DEEP + b"\x00", b"\x91" * 20_000,
 )  # fmt: skip
+_LEVELS = tuple("abcdefghi")
+# Each level holds the one before it eight times: as values, and as keys that are merged in.
+_BOMB = f"[&a [{'x,' * 8}], " + ", ".join(f"&{name} [{f'*{before},' * 8}]" for before, name in pairwise(_LEVELS)) + "]"
+_MERGES = (
+    "[&a {k: 1}, " + ", ".join(f"&{name} {{<<: [{f'*{before},' * 8}]}}" for before, name in pairwise(_LEVELS)) + "]"
+)
 RAW_YAML = (
-    "2024-99-99", "2024-01-01T99:99:99", "!!int x", "!!float y", "!!binary '*'", "!!timestamp z", "!!python/object:os.x {}",
-    "!unknown 1", "&a [*a]", "*nobody", "{? [1]: 2}", "{? {a: b}: c}", "0b2", "0o9", "1:99:99", "1_000", "._", ".inf", ".nan",
-    "-.inf", "~", "<<", "=", "{<<: x}", "{<<: [1]}", "[" * DEEP + "]" * DEEP, "{a: " * DEEP, "|", ">-", "%YAML 9", "---",
+    "2024-99-99", "2024-01-01T99:99:99", "!!int x", "!!float y", "!!binary '*'", "!!timestamp z",
+    "!!python/object:os.x {}",
+    "!unknown 1", "&a [*a]", "*nobody", "{? [1]: 2}", "{? {a: b}: c}", "0b2", "0o9", "1:99:99", "1_000", "._", ".inf",
+    ".nan",
+    "-.inf", "~", "<<", "=", "{<<: x}", "{<<: [1]}", "[" * DEEP + "]" * DEEP, "{a: " * DEEP, "|", ">-", "%YAML 9",
+    "---",
     "...", "\t- x", "\x07", '"\\ud800"', '"\\U99999999"', "!!set {a, b}", "!!omap [a: 1]", "!!pairs [a: 1]", "yes", "'",
-    "[&a [x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c],"
-    " &e [*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e], &g [*f,*f,*f,*f,*f,*f,*f,*f], &h [*g,*g,*g,*g,*g,*g,*g,*g],"
-    " &i [*h,*h,*h,*h,*h,*h,*h,*h]]",
-    "[&a {k: 1}, &b {<<: [*a,*a,*a,*a,*a,*a,*a,*a]}, &c {<<: [*b,*b,*b,*b,*b,*b,*b,*b]}, &d {<<: [*c,*c,*c,*c,*c,*c,*c,*c]},"
-    " &e {<<: [*d,*d,*d,*d,*d,*d,*d,*d]}, &f {<<: [*e,*e,*e,*e,*e,*e,*e,*e]}, &g {<<: [*f,*f,*f,*f,*f,*f,*f,*f]},"
-    " &h {<<: [*g,*g,*g,*g,*g,*g,*g,*g]}, &i {<<: [*h,*h,*h,*h,*h,*h,*h,*h]}]",
+    _BOMB, _MERGES,
 )  # fmt: skip
 LINE_VALUES = (
-    "NaN", "+Inf", "-Inf", "-1", "1e308", "-1e308", "1e999", "9" * 400, "0", "", "x", "1 2", "1 x", "1e", "0x1p3", "1_0",
+    "NaN", "+Inf", "-Inf", "-1", "1e308", "-1e308", "1e999", "9" * 400, "0", "", "x", "1 2", "1 x", "1e", "0x1p3",
+    "1_0",
     "१", "1.7976931348623157e+308", "5e-324", "18446744073709551616", "\x00", "\ufeff1",
 )  # fmt: skip

@@ -68,7 +68,8 @@ def confined() -> ext_proc.ProcessingRequest:
 ALL = (
     head(), head(mode=STREAMED), head(mode=STREAMED, early=True), head(mode=STREAMED, early=True, length=len(CHAT)),
     head(mode=PARTIAL), head(mode=DUPLEX), head(mode=DUPLEX, answer=DUPLEX), head(mode=None), head(mode=0),
-    head(last=True), head("/", last=True), head("/v1/models", method="GET", last=True), head("/v1/unknown"), head("/v1/unknown", mode=DUPLEX),
+    head(last=True), head("/", last=True), head("/v1/models", method="GET", last=True), head("/v1/unknown"),
+    head("/v1/unknown", mode=DUPLEX),
     head("/v1/completions"), confined(),
     body(CHAT.replace(MODEL.encode(), ALIAS.encode())), body(CHAT.replace(MODEL.encode(), COLD.encode())),
     body(), body(CHAT[:20], last=False), body(CHAT[20:]), body(b"", last=True), body(b"", last=False), body(b"{"),

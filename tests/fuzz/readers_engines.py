@@ -59,10 +59,11 @@ def _frame(data: bytes) -> None:
         while (delta := fold.take()) is not None:
             made.kv.apply("a@1", kv_delta.decode(kv_delta.encode(delta)))
     assert fold.held_blocks <= 500
-    made.take(made.fleet.apply(Published(instance=instance("a", kv_events=True)), 1.0))
+    made.take(made.fleet.apply(Published(instance=instance("a", address=ADDRESS, kv_events=True)), 1.0))
     use(made)
 
 
+ADDRESS = "10.0.0.1:80"
 RECORDED = payloads()
 SGLANG_EVENTS = msgspec.msgpack.encode(
     [
@@ -80,7 +81,10 @@ NEWEST = msgspec.msgpack.encode(
                 "block_size": 2, "lora_name": "sql", "extra_keys": [["sql", "salt"]], "group_idx": 0,
                 "kv_cache_spec_kind": "full_attention", "medium": "GPU",
             },
-            {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "remaining_copy_counts": [0], "group_idx": 1},
+            {
+                "type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "remaining_copy_counts": [0],
+                "group_idx": 1,
+            },
         ],
         "data_parallel_rank": 0,
     }

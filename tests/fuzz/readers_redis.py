@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
@@ -54,6 +55,8 @@ FULL = instance(
     zone="z", interconnect="nvlink", fabric="ib", precision="fp8", engine="vllm", kv_events=True,
 )  # fmt: skip
 
+WELL = instance("well", address="10.0.0.8:8000")
+
 
 class Told(Link):
     """A link that connects to nothing, and answers each command with what was made up for it."""
@@ -81,17 +84,21 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _event(data: bytes) -> None:
-    made = router(instance("well"))
+    made = router(WELL)
     made.take(made.fleet.apply(decode_event(data), 1.0))
     use(made)
 
 
 def _state(data: bytes) -> None:
     """A record that cannot be used is left out, with no harm to the others."""
-    well = msgspec.json.encode(instance("well"))
+    well = msgspec.json.encode(WELL)
     flat = [1, [b"well", well, 9000, 100, b"other", data, 9000, 100], [b"well", data[:40], data[:40], b"Draining"]]
     registry = Registry(Told(run=flat))
     state = _run(registry.state())
+    for record in state.records:
+        host, _, port = record.instance.address.rpartition(":")
+        ip_address(host.strip("[]"))
+        assert 0 < int(port) < 65536
     assert "well" in [record.instance.id for record in state.records]
     made = Router()
     made.take(made.fleet.resync(state, 1.0))
@@ -251,7 +258,8 @@ READERS = (
     Reader(name="prefix-writers", form=Form.LINES, examples=[b"writer 1800000000000"], read=_writers),
     Reader(name="profiles", form=Form.JSON, examples=[encode_records(RECORDS)], read=_profiles),
     Reader(
-        name="profile-file", form=Form.JSON, examples=[encode_records(RECORDS)], read=_profile_file, errors=(ValueError,)
+        name="profile-file", form=Form.JSON, examples=[encode_records(RECORDS)], read=_profile_file,
+        errors=(ValueError,),
     ),
     Reader(
         name="starts", form=Form.JSON, read=_starts,

@@ -44,6 +44,7 @@ FOUND: tuple[tuple[str, bytes, str], ...] = (
     ("record", record(max_loras=-1), "read"),
     ("record", record(pipeline_parallel=0), "read"),
     ("record", record(kv_blocks=10**400), "read"),
+    ("record", record(network_limit_bytes_s=1e-320, host={"network_bytes_s": 0.0}), "read"),
     ("event", b'{"event":"published","ttl_ms":%b,"instance":%b}' % (b"9" * 400, record()), "read"),
     ("profiles", records(deviation=1e-320), "read"),
     ("profile-file", records(prefill={"overhead_s": 1e300}), "refused"),
@@ -69,6 +70,9 @@ FOUND: tuple[tuple[str, bytes, str], ...] = (
     ("policy-file", b'own_zone: "\\U99999999"', "refused"),
     ("policy-file", b'own_zone: "\\ud800"', "refused"),
     ("policy-file", b"own_zone: " + DEEP, "refused"),
+    # Numbers that an agent would have published, and every router refused.
+    ("backends-file", b"- {url: 'http://x:1', gpus: %b}" % (b"9" * 30), "refused"),
+    ("backends-file", b"- {url: 'http://x:1', price_per_hour: 1.0e+300}", "refused"),
     ("backends-file", b"- {url: 'http://x:1', zone: \"\\ud800\"}", "refused"),
 )
 

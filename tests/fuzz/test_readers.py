@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -47,7 +48,7 @@ def test_what_is_right_is_read(reader: Reader) -> None:
 def test_what_is_wrong_is_refused_as_declared_or_read(reader: Reader) -> None:
     """The same few mutants each time."""
     came_to = hold(reader, 0, FEW)
-    assert came_to.total() == FEW
+    assert came_to.keys() <= {"read", "refused"}
 
 
 @pytest.mark.fuzz
@@ -58,5 +59,8 @@ def test_much_that_is_wrong_is_refused_as_declared_or_read(reader: Reader) -> No
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     came_to = hold(reader, first, rounds)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    print(f"\n{reader.name}: seeds {first} to {first + rounds - 1}: {dict(came_to)}, grown by {grown_kb} KiB")
+    sys.stdout.write(
+        f"\n{reader.name}: seeds {first} to {first + rounds - 1}: {dict(came_to)}, grown by {grown_kb} KiB\n"
+    )
+    assert came_to.keys() <= {"read", "refused"}
     assert grown_kb < MEMORY_LIMIT_KB

@@ -10,6 +10,7 @@ import msgspec
 # Records come from agents and from programs of others: numbers that nothing has are refused where they come in.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond, a float does not hold it
 Parts = Annotated[int, msgspec.Meta(ge=1, le=2**53)]  # of what there is one at the least
+Rate = Annotated[float, msgspec.Meta(ge=1.0, le=1e15)]  # bytes a second, to divide by
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 
@@ -126,11 +127,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     price_per_hour: Amount | None = None  # of the whole instance, in the operator's currency
     precision: str = ""  # of the weights, such as fp8
     tags: dict[str, str] = {}
-    network_limit_bytes_s: Amount | None = None  # what its machine's network can carry, both directions together
+    network_limit_bytes_s: Rate | None = None  # what its machine's network can carry, both directions together
     role: Role = Role.BOTH
     kv_domain: str = ""  # instances of one domain can hand KV blocks to each other; "": to nobody
     kv_bytes_per_token: Count | None = None  # of its KV cache, over all layers and GPUs
-    kv_transfer_bytes_s: Amount | None = None  # at which it hands KV blocks over, or takes them
+    kv_transfer_bytes_s: Rate | None = None  # at which it hands KV blocks over, or takes them
     host: Host | None = None  # told by an agent on the same machine
     kv_events: bool = False  # its agent writes down what its engine says that it holds
 
