@@ -52,6 +52,7 @@ FOUND: tuple[tuple[str, bytes, str], ...] = (
     ("traffic", b"1800000000000 100 5 9000 900 9e6 90 1e308|", "read"),
     ("intents", b"m\nsince_ms 1\nlatest_ms 2\nrequests -1", "read"),
     ("vllm-metrics", pages.VLLM["metrics"] + b"vllm:num_requests_waiting 1e300\n", "read"),
+    ("access-log", log_of(usage={"prompt_tokens": -5.0}), "read"),
     ("access-log", log_of(usage={"prompt_tokens": 1.0, "completion_tokens": 1e300}), "read"),
     # Texts that are none, or that look like numbers. The first took a request past every limit, as its stream failed.
     ("headers", "authorization: \u00a0".encode(), "read"),
