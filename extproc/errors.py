@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises for bytes that others have written wrongly.
+
+All of msgspec's errors are ValueErrors, as are those of bad UTF-8 and of numbers in text; for values too deep it raises
+RecursionError.
+"""
+
 
 class ExtprocError(Exception):
     """A failure to report in one line; the command line exits with status 2."""

@@ -99,7 +99,7 @@ def test_an_empty_file_says_nothing_of_models(tmp_path: Path) -> None:
         ("virtual_models: {a: {models: [b], rules: [{when: {headers: {x-a: []}}}]}}", "the values that it may have"),
         ("aliases: {a: b}\nfallbacks: {a: [c]}", "fallbacks of the alias 'a' belong to what it leads to, 'b'"),
         ('aliases: {a: "b\\nc"}', "aliases"),
-        ('aliases: {a: "\\uD800"}', "aliases"),
+        ('aliases: {a: "\\uD800"}', "half a character in line 1, column"),
         ("aliases: {a: ''}", "aliases"),
         ("aliases: {a: b, 'a': c}", "'a' stands twice in line 1"),
         ("models: {}\nmodels: {}", "'models' stands twice in line 2"),

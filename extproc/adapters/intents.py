@@ -7,6 +7,7 @@ whoever can load a model reads: the operator, an autoscaler. Times are the serve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,7 +79,7 @@ class Intents:
         """Models that are wanted, in no order."""
         now_ms = _ms(await self._now_s())
         found = await self._link.command("ZRANGE", self._index, now_ms, "+inf", "BYSCORE")
-        return tuple(name.decode() for name in found)
+        return tuple(model for name in found if (model := _model(name)) is not None)
 
     async def read(self) -> tuple[Intent, ...]:
         """All intents, the oldest first."""
@@ -86,9 +87,15 @@ class Intents:
         listed = await self._link.command("ZRANGE", self._index, 0, -1, "WITHSCORES")
         found = []
         for name, ends_ms in zip(listed[::2], listed[1::2], strict=True):
-            flat = await self._link.command("HGETALL", f"{self._base}:intent:{name.decode()}")
-            fields = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
-            intent = _intent(name.decode(), fields, float(ends_ms) / 1000, now_s)
+            model = _model(name)
+            if model is None:
+                continue
+            flat = await self._link.command("HGETALL", f"{self._base}:intent:{model}")
+            fields = {
+                key.decode(errors="replace"): value.decode(errors="replace")
+                for key, value in zip(flat[::2], flat[1::2], strict=True)
+            }
+            intent = _intent(model, fields, float(ends_ms) / 1000, now_s)
             if intent is not None:
                 found.append(intent)
         return tuple(sorted(found, key=lambda each: each.since_s))
@@ -101,16 +108,28 @@ class Intents:
         return f"{self._base}:intent:{model}", self._index
 
 
+def _model(name: bytes) -> str | None:
+    """A model's name, None for what no router can have written."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def _intent(model: str, fields: Mapping[str, str], ends_s: float, now_s: float) -> Intent | None:
     """None for one that has ended meanwhile, or that another program wrote in its own way."""
     try:
         said = [value.split() for name, value in fields.items() if name.startswith(_WAITING)]
         waiting = [int(count) for count, at_ms in said if now_s - float(at_ms) / 1000 < WORD_LIFE_S]
+        since_s, latest_s = float(fields["since_ms"]) / 1000, float(fields["latest_ms"]) / 1000
+        requests = int(fields["requests"])
+        if requests < 0 or min(waiting, default=0) < 0 or not (isfinite(since_s) and isfinite(latest_s)):
+            return None
         return Intent(
             model=model,
-            since_s=float(fields["since_ms"]) / 1000,
-            latest_s=float(fields["latest_ms"]) / 1000,
-            requests=int(fields["requests"]),
+            since_s=since_s,
+            latest_s=latest_s,
+            requests=requests,
             waiting=sum(waiting),
             ends_s=ends_s,
         )

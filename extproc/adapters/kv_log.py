@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from extproc.adapters.redis_link import Link, StreamEntry
 
+_ENTRY_ID = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")  # halves beyond 64 bits Redis refuses itself
 START = "0-0"  # the id before the first entry of every stream
 
 DEFAULT_MAX_ENTRIES = 2048
@@ -128,11 +130,10 @@ class KvLog:
         )
 
     async def _read_snapshot(self, instance_key: str) -> tuple[bytes, str] | None:
+        """The whole and the entry that it holds up to; None if there is none, or none that we can read."""
         value = await self._link.command("GET", self._snapshot + instance_key)
-        if value is None:
-            return None
-        up_to, _, payload = value.partition(b"\n")
-        return payload, up_to.decode()
+        up_to, _, payload = (value or b"").partition(b"\n")
+        return (payload, up_to.decode()) if _ENTRY_ID.fullmatch(up_to) else None
 
     async def _last(self, instance_key: str) -> str:
         entries = await self._link.command("XREVRANGE", self._stream + instance_key, "+", "-", "COUNT", 1)

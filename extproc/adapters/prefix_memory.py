@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FIELD = "blocks"
 _WORD_BYTES = 8
+_LONGEST_MS = 16  # digits of a time that is one
 _MAX_WRITERS = 8  # who wrote last; a fleet of routers that is restarted one by one leaves twice as many
 DEFAULT_TTL_S = 600.0  # prefixes that nobody has used for so long are hardly worth knowing
 
@@ -68,10 +69,17 @@ class PrefixMemory:
         return max(map(int, sizes), default=0) // _WORD_BYTES
 
     async def _known(self, instance_key: str) -> dict[str, int]:
-        """Who keeps something of an instance, and when it wrote last, in ms; long ago if that cannot be read."""
+        """Who keeps something of an instance, and when it wrote last, in ms; long ago if that cannot be read.
+
+        Who has no name that we could write is nobody.
+        """
         flat: list[bytes] = await self._link.command("HGETALL", self._writers + instance_key)
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {name.decode(): int(at_ms) if at_ms.isdigit() else 0 for name, at_ms in pairs}
+        return {
+            name.decode(): int(at_ms) if at_ms.isdigit() and len(at_ms) < _LONGEST_MS else 0
+            for name, at_ms in pairs
+            if name.isascii()
+        }
 
     def _key(self, writer: str, instance_key: str) -> str:
         return f"{self._prefixes}{writer}:{instance_key}"

@@ -13,6 +13,7 @@ import msgspec
 
 from extproc.adapters.slices import in_slices
 from extproc.core.speeds.speed_records import KindRecord, decode_kind, encode_kind
+from extproc.errors import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -50,7 +51,7 @@ class ProfileMemory:
                 lain_s = await self._now_s() - written.written_at_s
                 if lain_s <= limit_s:
                     found[name.decode()] = await _kinds(written, lain_s)
-            except ValueError:  # of another version
+            except UNREADABLE:  # of another version
                 continue
         return found
 
@@ -60,7 +61,7 @@ class ProfileMemory:
         async for name, data in self._fields():
             try:
                 written_at_s = _WRITTEN.decode(data).written_at_s
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 written_at_s = 0.0
             if written_at_s < since_s:
                 await self._link.command("HDEL", self._key, name)

@@ -6,9 +6,11 @@ start, which the next one makes up for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+
+from extproc.errors import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
 STARTS_KEPT = 20  # of each model and kind; the oldest is forgotten
 _LIFE_S = 30 * 86_400.0
 
+_Took = tuple[str, Annotated[float, msgspec.Meta(ge=0.0)]]
+
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of one model: when it was last served, and durations in seconds by what they are of, the oldest first."""
 
     served_at_s: float  # of the epoch, by the server's clock
-    starts: tuple[tuple[str, float], ...] = ()  # by `Instance.key`: of its engine's start, by its agent
-    waits: tuple[tuple[str, float], ...] = ()  # of intents: from the first request to the first Ready instance
+    starts: tuple[_Took, ...] = ()  # by `Instance.key`: of its engine's start, by its agent
+    waits: tuple[_Took, ...] = ()  # of intents: from the first request to the first Ready instance
 
     @property
     def durations_s(self) -> tuple[float, ...]:
@@ -51,7 +55,7 @@ class StartMemory:
         for name, data in zip(flat[::2], flat[1::2], strict=True):
             try:
                 model, starts = name.decode(), _DECODER.decode(data)
-            except (UnicodeDecodeError, msgspec.DecodeError):  # of another version, or program
+            except UNREADABLE:  # of another version, or program
                 continue
             if starts.served_at_s >= since_s:
                 found[model] = starts

@@ -14,6 +14,7 @@ import msgspec
 
 from extproc.adapters.redis_link import Script
 from extproc.core.scaling.sight import Counts
+from extproc.errors import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _REGULAR_S = 3.0  # routers tell once a second
 WORD_LIFE_S = 15.0  # a router that has said nothing for so long holds nothing any more
+_MOST = 1e27  # of anything, sums of squares included: more is no count, and no mean could be told from it
 _NAMES = tuple(each.name for each in fields(Counts))
 
 
@@ -75,7 +77,8 @@ class TrafficCounts:
         for name, text in zip(totals[::2], totals[1::2], strict=True):
             try:
                 _, *numbers = map(float, text.split())
-                counts[name.decode()] = Counts(**dict(zip(_NAMES, numbers, strict=False)))
+                if all(0.0 <= number <= _MOST for number in numbers):  # NaN is not
+                    counts[name.decode()] = Counts(**dict(zip(_NAMES, numbers, strict=False)))
             except ValueError:  # of another program
                 continue
         words = [_held(text, now_ms) for text in (await self._link.command("HGETALL", self._routers))[1::2]]
@@ -102,5 +105,5 @@ def _held(text: bytes, now_ms: float) -> tuple[dict[str, int], float] | None:
         if age_s > WORD_LIFE_S:
             return None
         return {model: count for model, count in _DECODER.decode(held).items() if count > 0}, max(0.0, age_s)
-    except (ValueError, msgspec.DecodeError):
+    except UNREADABLE:
         return None

@@ -31,6 +31,10 @@ def load(path: Path, shape: type[_T]) -> _T:
         raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {_one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply") from error
+    except (ValueError, OverflowError, AttributeError, TypeError) as error:  # PyYAML's own, of values that are none
+        raise ConfigError(f"{path} holds a value that cannot be read: {error}") from error
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -43,7 +47,13 @@ def dump(value: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which PyYAML takes the last without a word."""
+    """Refuses what PyYAML takes without a word: a key that stands twice in one mapping, and half a character."""
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if any("\ud800" <= sign <= "\udfff" for sign in node.value):
+            raise yaml.MarkedYAMLError(problem="a text holds half a character", problem_mark=node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

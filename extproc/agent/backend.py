@@ -13,7 +13,7 @@ import msgspec
 
 from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.kv_events import KvEventsSettings
-from extproc.core.fleet.events import fault
+from extproc.core.fleet.events import decode_instance, fault
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Capability, Instance, Lifecycle, Role
 from extproc.errors import ConfigError
@@ -152,7 +152,7 @@ def check(backends: Sequence[Backend]) -> None:
             raise ConfigError(f"backend {backend.url!r} is not a URL such as http://127.0.0.1:8000")
         backend.reader()
         backend.kv_source()
-        if why := fault(_sample(backend)) or _fault_in_numbers(backend):
+        if why := fault(_sample(backend)) or _fault_in_numbers(backend) or _fault_to_routers(backend):
             raise ConfigError(f"backend {backend.url}: {why}")
         if backend.name in seen:
             raise ConfigError(f"two backends have the id {backend.name!r}: name them apart with `id`")
@@ -187,6 +187,17 @@ def _fault_in_numbers(backend: Backend) -> str:
         value = getattr(backend, name)
         if value is not None and not 0 <= value < math.inf:
             return f"{name} must be 0 or more, not {value}"
+    return ""
+
+
+def _fault_to_routers(backend: Backend) -> str:
+    """What routers would refuse its records for: numbers beyond what anybody has."""
+    names = (*_COUNTS, *_RATES, *_AMOUNTS)
+    told = {name: value for name in names if (value := getattr(backend, name)) is not None}
+    try:
+        decode_instance(msgspec.json.encode(msgspec.structs.replace(_sample(backend), **told)))
+    except (ValueError, OverflowError) as error:
+        return str(error)
     return ""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from extproc.agent.cold_starts import ColdStarts, Kind
+from extproc.errors import UNREADABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,7 @@ class StartsFile:
             return starts
         try:
             lines = msgspec.json.decode(self._path.read_bytes(), type=list[_Line])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("cannot use what %s holds of cold starts: %s; beginning anew", self._path, error)
             return starts
         starts.load([(Kind(line.model, line.hardware, line.storage), line.durations_s) for line in lines])

@@ -90,7 +90,7 @@ def tenant_of(header: str, value: str) -> str:
 
 def _spelled(credential: str) -> str:
     """The one spelling of a key with its scheme, whose case does not matter (RFC 9110, 11.1): one key is one tenant."""
-    scheme, *rest = credential.split(maxsplit=1)
+    scheme, *rest = credential.split(maxsplit=1) or ("",)  # Envoy leaves spaces that are none of HTTP's
     return f"{scheme.capitalize()} {rest[0].strip()}" if rest else credential.strip()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extproc.core.scaling.recommendation import Recommendation
+from extproc.errors import UNREADABLE
 from extproc.scaling_service.journal import Journal
 
 _VERSION = 1
@@ -41,7 +42,7 @@ def decode_word(data: bytes) -> Word | None:
     """None for what another version has written."""
     try:
         return _WORDS.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -54,7 +55,7 @@ def decode_memory(data: bytes) -> Memory | None:
     """None for what another version has written."""
     try:
         memory = _MEMORIES.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return memory if memory.version == _VERSION else None
 

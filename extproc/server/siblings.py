@@ -20,6 +20,7 @@ import msgspec
 from extproc.config import WorkerPlace
 from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Outcome
+from extproc.errors import UNREADABLE
 
 Entry = Outcome | Attempt
 
@@ -121,7 +122,7 @@ class Siblings:
                 told = self._decoder.decode(self._door.recv(_MOST_BYTES))
             except BlockingIOError:
                 return
-            except (OSError, msgspec.MsgspecError):
+            except (OSError, *UNREADABLE):
                 log.exception("word of another worker was not understood")
                 continue
             self.heard((*told.outcomes, *told.attempts))

@@ -200,14 +200,21 @@ async def test_requests_of_two_routers_never_share_an_id() -> None:
             call.cancel()
 
 
-async def test_an_outcome_that_cannot_be_true_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """An engine that counts tokens below 0, and in the same message a failed attempt at an instance."""
+async def test_an_outcome_that_we_stumble_over_costs_no_other(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same message a failed attempt at an instance. What would do that is not known, so it is made up."""
+
+    def stumble(*_: object) -> None:
+        raise ArithmeticError
+
     made = router(instance("a", address="10.0.0.9:80"))
+    monkeypatch.setattr(made, "learn", stumble)
     failed = accesslog_pb2.HTTPAccessLogEntry()
     failed.common_properties.custom_tags["attempted"] = "10.0.0.9:80"
     failed.common_properties.response_flags.upstream_connection_failure = True
     message = als_pb2.StreamAccessLogsMessage()
-    message.http_logs.log_entry.extend([entry_with(prompt_tokens=-5), failed])
+    message.http_logs.log_entry.extend([entry_with(prompt_tokens=5), failed])
     async with serving(made) as (_, channel):
         logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
         await logs.write(message.SerializeToString())

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 # A whole number in JSON: beyond these limits a float does not hold it, and no engine counts so far.
-Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+_MOST = 2**53
+Whole = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 _MAX_DIGITS = 15
 
 PROCESS_START = "process_start_time_seconds"  # what Prometheus' client libraries tell of the process they are in
@@ -136,8 +137,8 @@ def totals(
 
 
 def whole(value: float | None) -> int | None:
-    """Return a count as an int; None stays None, and so does what is no count."""
-    return round(value) if value is not None and math.isfinite(value) and value >= 0 else None
+    """Return a count as an int; None stays None, and so does what is no count, or more than a float can tell."""
+    return round(value) if value is not None and 0 <= value <= _MOST else None
 
 
 def positive(value: float | None) -> int | None:

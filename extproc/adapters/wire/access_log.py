@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,8 @@ ACCESS_LOG_METHOD = ("envoy.service.accesslog.v3.AccessLogService", "StreamAcces
 
 _EARLY = frozenset(map(accesslog_pb2.AccessLogType.Value, ("DownstreamStart", "DownstreamPeriodic")))
 _USAGE_NAMESPACE = "usage"
+_LONGEST_TAG = 16  # digits of microseconds: some decades
+_MOST_TOKENS = 2**53  # beyond, a double does not count one by one
 _ATTEMPT_TAG = "attempted"  # as `extproc.control.attempt_log` names it
 
 
@@ -94,7 +95,7 @@ def _duration_s(common: Any) -> float:
 
 def _tag_s(tag: str | None) -> float | None:
     """Seconds of a duration tag in microseconds; Envoy writes "-" where there was no such moment."""
-    return int(tag) * 1e-6 if tag and tag.isdigit() else None
+    return int(tag) * 1e-6 if tag and tag.isascii() and tag.isdigit() and len(tag) < _LONGEST_TAG else None
 
 
 def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
@@ -108,10 +109,10 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
 def _first(usage: Mapping[str, Any], *names: str) -> int | None:
     """The count under the first of the names that has one: OpenAI's before others, where an engine tells both.
 
-    What is not finite is none: Envoy reads a text such as "nan" as a number.
+    What nobody counts to is none: an engine may say anything, and Envoy reads a text such as "nan" as a number.
     """
     for name in names:
         value = usage.get(name)
-        if value is not None and value.HasField("number_value") and math.isfinite(told := value.number_value):
+        if value is not None and value.HasField("number_value") and 0 <= (told := value.number_value) <= _MOST_TOKENS:
             return int(told)
     return None

@@ -55,6 +55,7 @@ _ENDPOINTS, _ALTERNATIVES = plain.key_of(ENDPOINTS_HEADER), plain.key_of(ALTERNA
 _FEATURES = plain.key_of(KEY)
 
 _OURS = (EXPLANATION_HEADER, MODEL_HEADER)  # of the answer: an engine cannot set them
+_STATUS_DIGITS = 3
 _EARLY = BodyMode.STREAMED_EARLY
 _STREAMED = ProcessingMode.STREAMED
 _BODY_MODES = {
@@ -132,7 +133,8 @@ def _response_headers(request: Any) -> ResponseHeaders:
     status = 0
     for header in request.response_headers.headers.headers:
         if header.key == ":status":
-            status = int(_value(header) or 0)
+            told = _value(header)
+            status = int(told) if told.isascii() and told.isdigit() and len(told) == _STATUS_DIGITS else 0
             break
     attributes = request.attributes.get(_ATTRIBUTES)
     upstream = attributes.fields["upstream.address"].string_value if attributes else ""

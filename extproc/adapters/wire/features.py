@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 
 from extproc.core.values.outcome import Features
+from extproc.errors import UNREADABLE
 
 NAMESPACE = "extproc"
 KEY = "features"
@@ -37,5 +38,5 @@ def read_features(metadata: Any) -> Features | None:
         return None  # written by another version of ours, or not by us
     try:
         return _decode(text[len(_LAYOUT) :])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import Count, Instance, Lifecycle
+from extproc.errors import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ class Published(_Event, frozen=True, kw_only=True, tag="published"):
     """An instance's state, as its agent has just read it."""
 
     instance: Instance
-    ttl_ms: int = int(DEFAULT_TTL_S * 1000)
+    ttl_ms: Count = int(DEFAULT_TTL_S * 1000)
 
 
 class Ordered(_Event, frozen=True, kw_only=True, tag="ordered"):
@@ -83,7 +84,7 @@ def decode_event(data: bytes) -> Event:
     """Decode one message of the events channel; what cannot be used comes back as `Unusable`."""
     try:
         event: Published | Ordered | Removed = _EVENTS.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         return Unusable(why=str(error), seq=_seq(data))
     if isinstance(event, Published) and (why := fault(event.instance)):
         return Unusable(why=why, seq=event.seq)
@@ -97,7 +98,7 @@ def decode_instance(data: bytes) -> Instance:
     """
     try:
         instance = _INSTANCES.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from error
     if why := fault(instance):
         raise ValueError(why)
@@ -117,5 +118,5 @@ def fault(instance: Instance) -> str:
 def _seq(data: bytes) -> int | None:
     try:
         return _ENVELOPES.decode(data).seq
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from extproc.errors import UNREADABLE
+
 MAX_ENTRIES = 500  # in one batch, some 15 KB: neither server nor reader stops at one message for long
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -66,7 +68,7 @@ def decode(data: bytes) -> Batch:
     """Decode a batch. Raises ValueError with one readable line if it is none."""
     try:
         batch = _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from error
     if any(booked.place >= len(batch.places) for booked in batch.booked):
         raise ValueError("a booking names an instance that its batch does not list")

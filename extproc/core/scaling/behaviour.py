@@ -81,7 +81,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
 
     def patience_at(self, at_s: float, dwell_s: float) -> float:
         """Times the dwell that are waited; what regrets have added fades within hours."""
-        faded = 0.5 ** ((at_s - self.patient_at_s) / (24.0 * dwell_s)) if dwell_s > 0.0 else 0.0
+        faded = 0.5 ** (max(0.0, at_s - self.patient_at_s) / (24.0 * dwell_s)) if dwell_s > 0.0 else 0.0
         return 1.0 + (self.patience - 1.0) * faded
 
     def may_step(self, at_s: float, dwell_s: float) -> bool:

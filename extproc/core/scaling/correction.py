@@ -72,5 +72,5 @@ class Correction:
         return msgspec.msgpack.encode(self._pools)
 
     def load(self, data: bytes) -> None:
-        """Take what another has learned. Raises msgspec.MsgspecError for what `dump` has not written."""
+        """Take what another has learned. Raises one of UNREADABLE for what `dump` has not written."""
         self._pools = msgspec.msgpack.decode(data, type=dict[str, _Pool])

@@ -14,6 +14,7 @@ from extproc.core.scaling.errors import Errors, Growth
 from extproc.core.scaling.experts import EXPERTS, Experts, Remembered
 from extproc.core.scaling.history import History, Step, grid
 from extproc.core.scaling.recommendation import Forecast
+from extproc.errors import UNREADABLE
 
 Loads = NDArray[np.float64]
 
@@ -181,7 +182,7 @@ class Forecaster:
         """
         try:
             dump = msgspec.msgpack.decode(data, type=_Dump)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return False
         period_s = self._history.grid.period_s
         if dump.version != _VERSION or dump.period_s != period_s or not 0 <= dump.at_s <= at_s:

@@ -28,6 +28,7 @@ from extproc.core.scaling.rules import ScalingRules
 from extproc.core.scaling.seen import STUCK_COLD_STARTS, Seen, note, see
 from extproc.core.scaling.sight import Sight
 from extproc.core.scaling.starts import cold_start_s
+from extproc.errors import UNREADABLE
 
 _VERSION = 1
 _PERIOD_REGRETS = 48.0  # a step down is regretted within this part of a period: half an hour of a day
@@ -89,7 +90,7 @@ class Scaler:
         try:
             memory = msgspec.msgpack.decode(data, type=_Memory)
             correction.load(memory.correction)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return
         if memory.version != _VERSION:
             return

@@ -22,9 +22,12 @@ from extproc.core.speeds.step_times import (
     step_prior,
     typical_s,
 )
+from extproc.errors import UNREADABLE
 
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
+_MOST_MS = 3.6e6  # of a step or a part of it: an hour
+_LEAST_VARIANCE = 1e-18  # none is so small or, turned over, so large; its inverse can still be told
 _LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prior's deviation is 10 ms
 # What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
 # its own, their number would double with each start. So many count; more say nothing more (`core.speeds.step_times`).
@@ -100,7 +103,7 @@ def decode(data: bytes) -> Records:
     """Read what `encode` made, or a person. Raises ValueError, with one line that names the place."""
     try:
         records = msgspec.json.decode(data, type=Records)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
     for record in records.kinds:
         _check(record)
@@ -116,7 +119,7 @@ def decode_kind(data: bytes | msgspec.Raw) -> KindRecord:
     """Read what `encode_kind` made. Raises ValueError."""
     try:
         record = _KIND.decode(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
     _check(record)
     return record
@@ -233,10 +236,12 @@ def _doubted(told: Pair, prior: Pair) -> Pair:
 def _check(record: KindRecord) -> None:
     """Raise ValueError for numbers that no kind has."""
     constants = msgspec.structs.astuple(record.constants)
-    if not all(math.isfinite(number) and number >= 0.0 for number in constants) or not (
+    if not all(0.0 <= number <= _MOST_MS for number in constants) or not (
         record.constants.a_ms > 0.0 and record.constants.d_ms > 0.0
     ):
-        raise ValueError(f"{record.kind}: constants are milliseconds, none negative, a_ms and d_ms above 0")
+        raise ValueError(
+            f"{record.kind}: constants are milliseconds, none negative or beyond {_MOST_MS:g}, a_ms and d_ms above 0"
+        )
     scales = [record.prefill.scale, record.decode.scale]
     scales += [factor for told in record.instances.values() for factor in (told.prefill, told.decode)]
     if not all(1.0 / LIMIT / 1.001 <= scale <= LIMIT * 1.001 for scale in scales):
@@ -244,9 +249,13 @@ def _check(record: KindRecord) -> None:
     covariances = [step.covariance for step in (record.prefill, record.decode) if step.covariance]
     covariances += [told.covariance for told in record.instances.values()]
     for first, second, rest in covariances:
-        if not (first > 0.0 and second > 0.0 and rest * rest < first * second):
+        variances = all(_LEAST_VARIANCE < each < 1.0 / _LEAST_VARIANCE for each in (first, second))
+        if not (variances and rest * rest < first * second):
             raise ValueError(f"{record.kind}: a covariance is two variances above 0 and what belongs to them")
-    if not (0.0 < record.deviation < LIMIT and all(s.overhead_s >= 0.0 for s in (record.prefill, record.decode))):
+    overheads_s = record.prefill.overhead_s, record.decode.overhead_s
+    if not (
+        _LEAST_VARIANCE**0.5 < record.deviation < LIMIT and all(0.0 <= each <= _MOST_MS / 1e3 for each in overheads_s)
+    ):
         raise ValueError(f"{record.kind}: deviation lies above 0, overheads are not negative")
     steps = record.prefill, record.decode
     counts = [step.samples for step in steps] + [count for told in record.instances.values() for count in told.samples]

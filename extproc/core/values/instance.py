@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+# Records come from agents and from programs of others: numbers that nothing has are refused where they come in.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond, a float does not hold it
+Parts = Annotated[int, msgspec.Meta(ge=1, le=2**53)]  # of what there is one at the least
+Rate = Annotated[float, msgspec.Meta(ge=1.0, le=1e15)]  # bytes a second, to divide by
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 
 class Lifecycle(StrEnum):
@@ -44,19 +51,19 @@ class Role(StrEnum):
 class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine reports about its work at one moment; `None` means unknown, never zero."""
 
-    running: int | None = None  # requests in the batch
-    waiting: int | None = None  # requests queued in the engine
-    prefilling: int | None = None  # of those running, whose prompts are not computed yet
-    kv_usage: float | None = None  # share of KV blocks held by running requests, 0 to 1
+    running: Count | None = None  # requests in the batch
+    waiting: Count | None = None  # requests queued in the engine
+    prefilling: Count | None = None  # of those running, whose prompts are not computed yet
+    kv_usage: Amount | None = None  # share of KV blocks held by running requests, 0 to 1
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine has counted since its start, over all its requests that have ended; `None` means unknown."""
 
-    requests: int | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None  # of the prompts', found in its KV cache
+    requests: Count | None = None
+    prompt_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cached_tokens: Count | None = None  # of the prompts', found in its KV cache
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,10 +72,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Pressures are shares of the last 10 s in which some task had to wait for the resource, 0 to 1.
     """
 
-    cpu_pressure: float | None = None
-    memory_pressure: float | None = None
-    io_pressure: float | None = None
-    network_bytes_s: float | None = None  # received and sent, all real interfaces together
+    cpu_pressure: Amount | None = None
+    memory_pressure: Amount | None = None
+    io_pressure: Amount | None = None
+    network_bytes_s: Amount | None = None  # received and sent, all real interfaces together
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,43 +95,43 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine: str = ""  # vllm, llamacpp …
     engine_version: str = ""
     hardware: str = ""  # GPU type as the profile table names it, such as h100_sxm
-    tensor_parallel: int = 1
+    tensor_parallel: Parts = 1
     zone: str = ""
     capabilities: tuple[Capability, ...] | None = None  # None: not known, taken to be able to do everything
-    max_model_len_tokens: int | None = None
-    block_size_tokens: int | None = None
-    kv_blocks: int | None = None  # KV blocks in all
-    max_num_seqs: int | None = None  # requests in one batch at the most
-    step_tokens: int | None = None  # tokens that one step computes at the most: longer prompts are cut into pieces
+    max_model_len_tokens: Count | None = None
+    block_size_tokens: Count | None = None
+    kv_blocks: Count | None = None  # KV blocks in all
+    max_num_seqs: Count | None = None  # requests in one batch at the most
+    step_tokens: Count | None = None  # tokens that one step computes at the most: longer prompts are cut into pieces
     load: Load = Load()
-    age_s: float = 0.0  # how old `load` was when the record was published
+    age_s: Amount = 0.0  # how old `load` was when the record was published
     work_done: float | None = None  # a count that only grows in one incarnation: tells a restart
     totals: Totals | None = None
     asleep: bool | None = None  # its weights are put away: it serves nothing until somebody wakes it
-    loading_progress: float | None = None  # of a start, 0 to 1
-    ready_in_s: float | None = None  # when a start is expected to be over, from the publication on
+    loading_progress: Amount | None = None  # of a start, 0 to 1
+    ready_in_s: Amount | None = None  # when a start is expected to be over, from the publication on
     loadable: tuple[str, ...] = ()  # models that it does not serve now and would after a start, or a load
-    start_s: float | None = None  # what the start of this incarnation took until it was Ready
+    start_s: Amount | None = None  # what the start of this incarnation took until it was Ready
     loras: tuple[str, ...] = ()  # adapters it answers to
     loras_active: tuple[str, ...] = ()  # those that requests use now, or wait for
     loras_running: tuple[str, ...] = ()  # of these, those of running requests; none: perhaps not told
-    max_loras: int | None = None  # adapters in one batch at the most
-    lora_load_s: float | None = None  # what loading one takes, by its operator
-    gpus: int | None = None
+    max_loras: Count | None = None  # adapters in one batch at the most
+    lora_load_s: Amount | None = None  # what loading one takes, by its operator
+    gpus: Parts | None = None
     interconnect: str = ""  # between the GPUs of one machine: nvlink, pcie …
     fabric: str = ""  # between its machines, and to others for KV transfer: ib, roce, ethernet …
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    expert_parallel: int = 1
-    nodes: int = 1  # machines it spans
-    price_per_hour: float | None = None  # of the whole instance, in the operator's currency
+    pipeline_parallel: Parts = 1
+    data_parallel: Parts = 1
+    expert_parallel: Parts = 1
+    nodes: Parts = 1  # machines it spans
+    price_per_hour: Amount | None = None  # of the whole instance, in the operator's currency
     precision: str = ""  # of the weights, such as fp8
     tags: dict[str, str] = {}
-    network_limit_bytes_s: float | None = None  # what its machine's network can carry, both directions together
+    network_limit_bytes_s: Rate | None = None  # what its machine's network can carry, both directions together
     role: Role = Role.BOTH
     kv_domain: str = ""  # instances of one domain can hand KV blocks to each other; "": to nobody
-    kv_bytes_per_token: int | None = None  # of its KV cache, over all layers and GPUs
-    kv_transfer_bytes_s: float | None = None  # at which it hands KV blocks over, or takes them
+    kv_bytes_per_token: Count | None = None  # of its KV cache, over all layers and GPUs
+    kv_transfer_bytes_s: Rate | None = None  # at which it hands KV blocks over, or takes them
     host: Host | None = None  # told by an agent on the same machine
     kv_events: bool = False  # its agent writes down what its engine says that it holds
 
