@@ -1,4 +1,4 @@
-"""The section `limits` of a policy file: what it says in the core's values, and what is told of a wrong one."""
+"""The section `limits` of a configuration file: what it says in the core's values, and what is told of a wrong one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from extproc.cli import main
 from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
-from extproc.policy_file import load_policy
+from extproc.config_file import load_policy
 
 FULL = """
 limits:
@@ -25,7 +25,7 @@ limits:
 
 
 def loaded(folder: Path, text: str) -> Limits:
-    file = folder / "policy.yaml"
+    file = folder / "extproc.yaml"
     file.write_text(text)
     return load_policy(file).limits
 
@@ -83,9 +83,9 @@ def test_a_wrong_section_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], section: str, told: str
 ) -> None:
     """By the command, before it listens anywhere."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(f"limits: {section}")
-    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert main(["serve", "--config", str(file), "--listen", "127.0.0.1:0"]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

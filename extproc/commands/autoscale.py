@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 HELP = (
     "how many instances each pool should have: Prometheus, JSON, KEDA, a webhook, or started and stopped by a command"
 )
-EXAMPLE = """extproc autoscale --policy-file policy.yaml --once
-  extproc autoscale --policy-file policy.yaml --keda-listen :9005"""
+EXAMPLE = """extproc autoscale --config extproc.yaml --once
+  extproc autoscale --config extproc.yaml --keda-listen :9005"""
 
 _EXEC = """start and stop instances with this program, called once for each with EXTPROC_ACTION=start or stop and more
 in its environment, never through a shell; it asks for it and ends (docs/autoscale.md)"""
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags: the rules, who is told, who acts, and where things are."""
     add = parser.add_argument
     add(
-        "--policy-file",
+        "--config",
         type=Path,
         metavar="FILE.yaml",
         help="its section `autoscale` names the pools, and its classes the SLOs (default: a pool for each kind of"
@@ -137,7 +137,7 @@ def _settings(args: argparse.Namespace) -> AutoscaleSettings:
     webhook = webhook_target(args)
     for flag, given in (("--exec", args.program), ("--webhook", webhook), ("--drain", args.drain)):
         if given and not (rules and rules.pools):
-            raise ConfigError(f"{flag} needs a policy file with a section autoscale that names the pools")
+            raise ConfigError(f"{flag} needs a configuration file with a section autoscale that names the pools")
     return AutoscaleSettings(
         pages=parse_endpoint(args.metrics_listen),
         keda=parse_endpoint(args.keda_listen) if args.keda_listen else None,

@@ -17,7 +17,7 @@ from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy, load_policy
+from extproc.config_file import OperatorPolicy, load_policy
 from extproc.stream.held import MAX_HOLD_S
 
 
@@ -62,7 +62,7 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         help="speeds to begin with, as `extproc fleet --profiles --json` shows them (default: the built-in table)",
     )
     parser.add_argument(
-        "--policy-file",
+        "--config",
         type=Path,
         metavar="FILE.yaml",
         help="zones and what crossing them takes, classes and what waiting is worth to them, limits of tenants and"
@@ -72,7 +72,7 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         "--zone",
         default=environment("ZONE", ""),
         metavar="ZONE",
-        help="zone of this router and its Envoy (default: own_zone of the policy file)",
+        help="zone of this router and its Envoy (default: own_zone of the configuration file)",
     )
     parser.add_argument(
         "--hand-over",
@@ -83,7 +83,7 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admission",
         action="store_true",
-        help="hold requests that would not be served well now until they are, or refuse them; the policy file's section"
+        help="hold requests that would not be served well now until they are, or refuse them; the configuration file's section"
         " `admission` says the same, and more",
     )
     parser.add_argument(
@@ -133,14 +133,14 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
 
 
 def operator_policy(args: argparse.Namespace) -> OperatorPolicy:
-    """Read the policy file, once for all that depends on it. Raises ConfigError."""
-    return OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+    """Read the configuration file, once for all that depends on it. Raises ConfigError."""
+    return OperatorPolicy() if args.config is None else load_policy(args.config)
 
 
 def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
     if operator.models.tells_tenants_apart and not args.tenant_header:
-        raise ConfigError(f"{args.policy_file}: models for some tenants need --tenant-header, which tells them apart")
+        raise ConfigError(f"{args.config}: models for some tenants need --tenant-header, which tells them apart")
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,

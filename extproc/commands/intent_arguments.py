@@ -21,7 +21,7 @@ def add_intent_arguments(parser: argparse.ArgumentParser) -> None:
         "--intent-webhook",
         default=environment("INTENT_WEBHOOK", ""),
         metavar="URL",
-        help="POST JSON there when a model is wanted that is loaded nowhere; needs a policy file with a section cold",
+        help="POST JSON there when a model is wanted that is loaded nowhere; needs a configuration file with a section cold",
     )
     parser.add_argument(
         "--intent-webhook-secret-file",

@@ -24,7 +24,7 @@ from extproc.commands.trust_arguments import trust
 from extproc.config import ServeSettings, environment, header_name
 from extproc.core.limits.rules import Limits
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy
+from extproc.config_file import OperatorPolicy
 from extproc.stream.rules import Destination, Rules
 
 HELP = "run the ext_proc and access-log service"
@@ -128,7 +128,7 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
     """Return the limits of tenants and models. Raises ConfigError."""
     found = operator.limits
     if not args.tenant_header and any(rule.tenants is not None for rule in found.rules):
-        raise ConfigError(f"{args.policy_file}: limits of tenants need --tenant-header, which tells them apart")
+        raise ConfigError(f"{args.config}: limits of tenants need --tenant-header, which tells them apart")
     return found
 
 
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
         intent_target=intent_target(args),
     )
     if settings.intent_target is not None and settings.policy.cold is None:
-        raise ConfigError("--intent-webhook needs a policy file with a section cold: without it no model is cold")
+        raise ConfigError("--intent-webhook needs a configuration file with a section cold: without it no model is cold")
     if settings.workers > 1:
         from extproc.server.workers import supervise
 

@@ -1,4 +1,4 @@
-"""Which pools of instances there are, and how many instances each may have, in a policy file.
+"""Which pools of instances there are, and how many instances each may have, in a configuration file.
 
 autoscale:
   busiest: 0.85

@@ -1,4 +1,4 @@
-"""Zones and what crossing them takes, in a policy file.
+"""Zones and what crossing them takes, in a configuration file.
 
 own_zone: eu-west-1a
 crossings:

@@ -1,4 +1,4 @@
-"""Classes of requests and what waiting is worth to them, in a policy file.
+"""Classes of requests and what waiting is worth to them, in a configuration file.
 
 classes:
 batch: {completion: 0.05, value_per_hour: 0.5}

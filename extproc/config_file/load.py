@@ -18,18 +18,18 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.rules import ScalingRules
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
-from extproc.policy_file.admission import AdmissionSection, admission_of
-from extproc.policy_file.classes import classes_of
-from extproc.policy_file.cold import ColdSection, cold_of
-from extproc.policy_file.limits import LimitsSection, limits_of
-from extproc.policy_file.models import ListedModel, ListedVirtual, Name, models_of
-from extproc.policy_file.scaling import ScalingSection, scaling_of
-from extproc.policy_file.zones import ListedCrossing, Way, zones_of
+from extproc.config_file.admission import AdmissionSection, admission_of
+from extproc.config_file.classes import classes_of
+from extproc.config_file.cold import ColdSection, cold_of
+from extproc.config_file.limits import LimitsSection, limits_of
+from extproc.config_file.models import ListedModel, ListedVirtual, Name, models_of
+from extproc.config_file.scaling import ScalingSection, scaling_of
+from extproc.config_file.zones import ListedCrossing, Way, zones_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPolicy:
-    """What a policy file says, in the core's own values."""
+    """What a configuration file says, in the core's own values."""
 
     zones: Zones = field(default_factory=Zones)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
@@ -62,7 +62,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def load_policy(path: Path) -> OperatorPolicy:
-    """Read a policy file. Raises ConfigError, with one line that names what is wrong."""
+    """Read a configuration file. Raises ConfigError, with one line that names what is wrong."""
     file = yaml_files.load(path, File)
     try:
         return OperatorPolicy(

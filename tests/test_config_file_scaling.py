@@ -1,4 +1,4 @@
-"""The section `autoscale` of a policy file."""
+"""The section `autoscale` of a configuration file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.errors import ConfigError
-from extproc.policy_file import load_policy
+from extproc.config_file import load_policy
 
 FULL = """
 autoscale:
@@ -36,7 +36,7 @@ autoscale:
 
 
 def rules_of(tmp_path: Path, text: str) -> ScalingRules | None:
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     return load_policy(file).autoscale
 

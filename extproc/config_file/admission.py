@@ -1,4 +1,4 @@
-"""Admission in a policy file; the section alone, even an empty one, switches it on.
+"""Admission in a configuration file; the section alone, even an empty one, switches it on.
 
 admission:
   max_held_requests: 1000

@@ -1,4 +1,4 @@
-"""Limits of tenants and models, in a policy file.
+"""Limits of tenants and models, in a configuration file.
 
 limits:
   on_loss: allow

@@ -1,4 +1,4 @@
-"""Models, virtual models, aliases and fallbacks, in a policy file.
+"""Models, virtual models, aliases and fallbacks, in a configuration file.
 
 quality_tiers: [basic, good, best]
 models:

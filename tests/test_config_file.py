@@ -1,4 +1,4 @@
-"""The operator's policy file: what it changes, what stays, and what is told of a wrong one."""
+"""The operator's configuration file: what it changes, what stays, and what is told of a wrong one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy, load_policy
-from extproc.policy_file.load import File
+from extproc.config_file import OperatorPolicy, load_policy
+from extproc.config_file.load import File
 
 FULL = """
 own_zone: eu-1a
@@ -33,7 +33,7 @@ priority_span: 3
 
 
 def policy_of(tmp_path: Path, text: str) -> OperatorPolicy:
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     return load_policy(file)
 
@@ -83,9 +83,9 @@ def test_a_wrong_file_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
 ) -> None:
     """By the command, before it listens anywhere."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
-    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert main(["serve", "--config", str(file), "--listen", "127.0.0.1:0"]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
@@ -129,9 +129,9 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_each_example_in_the_documentation_is_a_policy_file(text: str, tmp_path: Path) -> None:
+def test_each_example_in_the_documentation_is_a_config_file(text: str, tmp_path: Path) -> None:
     """As it stands there."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     assert load_policy(file) != OperatorPolicy()
 

@@ -1,4 +1,4 @@
-"""Models that are known and loaded nowhere, in a policy file.
+"""Models that are known and loaded nowhere, in a configuration file.
 
 cold:
   default: {way: redirect, start_s: 180}
