@@ -1,4 +1,4 @@
-"""Settings of the service: one struct, filled from the command line and the environment."""
+"""Settings of the service: one struct, filled from the command line, the environment and the configuration file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ServeSettings:
 
 
 def environment(name: str, default: str) -> str:
-    """Value of `EXTPROC_<NAME>`, or the default."""
+    """Value of `EXTPROC_<NAME>`, or the default; of secrets, which are no flags."""
     return os.environ.get(f"EXTPROC_{name}") or default
 
 

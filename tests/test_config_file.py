@@ -15,7 +15,7 @@ from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
-from extproc.config_file import OperatorPolicy, load_policy
+from extproc.config_file.load import OperatorPolicy, load_policy
 from extproc.config_file.load import File
 
 FULL = """

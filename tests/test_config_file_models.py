@@ -10,7 +10,7 @@ from extproc.cli import main
 from extproc.core.models.virtual import Aim, ModelPolicy
 from extproc.core.values.instance import Capability
 from extproc.errors import ConfigError
-from extproc.config_file import load_policy
+from extproc.config_file.load import load_policy
 
 FULL = """
 quality_tiers: [basic, good, best]

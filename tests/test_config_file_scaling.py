@@ -8,7 +8,7 @@ import pytest
 
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.errors import ConfigError
-from extproc.config_file import load_policy
+from extproc.config_file.load import load_policy
 
 FULL = """
 autoscale:

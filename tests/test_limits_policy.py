@@ -9,7 +9,7 @@ import pytest
 
 from extproc.cli import main
 from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
-from extproc.config_file import load_policy
+from extproc.config_file.load import load_policy
 
 FULL = """
 limits:

@@ -208,7 +208,7 @@ def _load(args: argparse.Namespace) -> float | None:
 
 def _fleet(args: argparse.Namespace) -> FleetSpec:
     """The fleet, under the configuration file of its operator if one is named."""
-    from extproc.config_file import load_policy
+    from extproc.config_file.load import load_policy
 
     fleet = _named_fleet(args)
     if args.config is None:
@@ -252,12 +252,6 @@ def _add_what(group: _Group) -> None:
     )
     group.add_argument(
         "--like", default="", metavar="MODEL", help="model whose step times stand for those of a live fleet's models"
-    )
-    group.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE.yaml",
-        help="the operator's configuration file, of which classes and models count here (default: what the fleet has)",
     )
     group.add_argument(
         "--policy",

@@ -1,5 +1,1 @@
-"""The configuration file of an operator: one YAML file, one module here a section."""
-
-from extproc.config_file.load import OperatorPolicy, load_policy
-
-__all__ = ["OperatorPolicy", "load_policy"]
+"""The configuration: one YAML file. One module here a section of the operator's; flags of commands stand there too."""

@@ -9,23 +9,74 @@ priority_step: 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
+import msgspec
+
+from extproc.config_file.keys import key
 from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
-from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 
-_MAY_BE_NOTHING = {"value_per_hour", *(each.name for each in fields(Slo))}
+_OfClass = "as the class has it"
+
+
+class ListedSlo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When an answer is good; null is no limit."""
+
+    ttft_s: Annotated[float | msgspec.UnsetType | None, key("until the first token", "s", usual=_OfClass)] = (
+        msgspec.UNSET
+    )
+    tpot_s: Annotated[float | msgspec.UnsetType | None, key("mean time between two tokens", "s", usual=_OfClass)] = (
+        msgspec.UNSET
+    )
+    completion_s: Annotated[float | msgspec.UnsetType | None, key("until the last token", "s", usual=_OfClass)] = (
+        msgspec.UNSET
+    )
+    completion_times_unloaded: Annotated[
+        float | msgspec.UnsetType | None,
+        key("times of what it takes alone; with completion_s the sum", "times", usual=_OfClass),
+    ] = msgspec.UNSET
+
+
+class ListedClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What waiting is worth to requests of a class; what is left out stays as the class has it."""
+
+    ttft: Annotated[
+        float | msgspec.UnsetType, key("a second until its first token", "standard seconds", usual=_OfClass)
+    ] = msgspec.UNSET
+    completion: Annotated[
+        float | msgspec.UnsetType, key("a second from there to the last token", "standard seconds", usual=_OfClass)
+    ] = msgspec.UNSET
+    pressure: Annotated[
+        float | msgspec.UnsetType,
+        key("a second that running out of KV blocks is expected to repeat", "standard seconds", usual=_OfClass),
+    ] = msgspec.UNSET
+    harm: Annotated[
+        float | msgspec.UnsetType, key("a second that it adds to others", "standard seconds", usual=_OfClass)
+    ] = msgspec.UNSET
+    value_per_hour: Annotated[
+        float | msgspec.UnsetType | None,
+        key(
+            "what an hour of its waiting is worth, in your currency; null: money counts nothing",
+            "per hour",
+            usual=_OfClass,
+        ),
+    ] = msgspec.UNSET
+    queue_share: Annotated[
+        float | msgspec.UnsetType,
+        key("of the limits on running and queued requests that it may fill", "share", usual=_OfClass),
+    ] = msgspec.UNSET
+    slo: Annotated[ListedSlo, key("when its answers are good")] = ListedSlo()
 
 
 def classes_of(
-    changed: Mapping[RequestClass, dict[str, Any]], priority_step: float | None, priority_span: int | None
+    changed: Mapping[RequestClass, ListedClass], priority_step: float | None, priority_span: int | None
 ) -> ClassPolicy:
     """The default classes with the file's changes, field by field. Raises ValueError."""
     classes = dict(DEFAULT_CLASSES)
     for kind, changes in changed.items():
-        classes[kind] = _weights(classes[kind], kind, changes)
+        classes[kind] = _weights(classes[kind], changes)
     usual = ClassPolicy()
     return ClassPolicy(
         classes=classes,
@@ -34,17 +85,11 @@ def classes_of(
     )
 
 
-def _weights(default: ClassWeights, kind: RequestClass, changes: dict[str, Any]) -> ClassWeights:
-    slo = changes.get("slo", {})
-    if not isinstance(slo, dict):
-        raise ValueError(f"slo of {kind.value} must be a mapping, such as {{ttft_s: 0.5}}")
-    for given, known in ((changes, ClassWeights), (slo, Slo)):
-        wrong = given.keys() - {each.name for each in fields(known)}
-        if wrong:
-            raise ValueError(f"class {kind.value} has no {', '.join(sorted(wrong))}")
-    numbers = {name: value for name, value in changes.items() if name != "slo"}
-    for name, value in (*numbers.items(), *slo.items()):
-        nothing = value is None and name in _MAY_BE_NOTHING
-        if not nothing and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError(f"{name} of {kind.value} must be a number, not {value!r}")
-    return replace(default, **numbers, slo=replace(default.slo, **slo))
+def _weights(default: ClassWeights, changes: ListedClass) -> ClassWeights:
+    numbers = _given(changes)
+    del numbers["slo"]
+    return replace(default, **numbers, slo=replace(default.slo, **_given(changes.slo)))
+
+
+def _given(changes: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
