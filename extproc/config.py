@@ -52,6 +52,7 @@ class ServeSettings:
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
     intent_target: Target | None = None  # whom to tell of models that are wanted
+    said: Mapping[str, str] = field(default_factory=dict)  # all flags by their keys, to tell which have changed
 
 
 def environment(name: str, default: str) -> str:

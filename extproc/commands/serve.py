@@ -132,15 +132,8 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
     return found
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
-    from extproc.server.grpc_sockets import read_directly
-
-    read_directly(os.environ)  # before anything imports grpc
-
-    import uvloop
-
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def serve_settings(args: argparse.Namespace) -> ServeSettings:
+    """All of a parsed command line, and of the file that it names. Raises ConfigError."""
     operator = operator_policy(args)
     settings = ServeSettings(
         listen=parse_endpoint(args.listen),
@@ -160,17 +153,35 @@ def run(args: argparse.Namespace) -> int:
         speed_priors=speed_priors(args.profiles),
         policy=policy(args, operator),
         intent_target=intent_target(args),
+        said={key: repr(value) for key, value in args.said.items()},
     )
     if settings.intent_target is not None and settings.policy.cold is None:
         raise ConfigError(
             "--intent-webhook needs a configuration file with a section cold: without it no model is cold"
         )
+    return settings
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    from extproc.server.grpc_sockets import read_directly
+
+    read_directly(os.environ)  # before anything imports grpc
+
+    import uvloop
+
+    from extproc.cli import parse_arguments
+    from extproc.server.reload import Reload
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = serve_settings(args)
+    news = Reload(settings, lambda: serve_settings(parse_arguments(args.arguments)), args.config)
     if settings.workers > 1:
         from extproc.server.workers import supervise
 
-        uvloop.run(supervise(settings))
+        uvloop.run(supervise(settings, news))
     else:
         from extproc.server.run import serve
 
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, news=news))
     return 0

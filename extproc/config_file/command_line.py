@@ -28,7 +28,9 @@ def parse(
     """Parse the arguments after the command's name; what is unknown of them is returned as well, as argparse does.
 
     `commands` are all that may have a section in the file. The namespace has, beside the flags, `config`: the file's
-    path or None, and `sources`: by flag, where its value comes from. Raises ConfigError.
+    path or None, `sources`: by flag, where its value comes from, and `said`: all values by their keys in the file.
+
+    Raises ConfigError.
     """
     flags = flags_of(command, parser, as_service)
     required = (
@@ -71,6 +73,7 @@ def _complete(args: argparse.Namespace, flags: Sequence[Flag], said: Mapping[str
             delattr(args, flag.dest)
         else:
             setattr(args, flag.dest, typed(flag.action, default) if isinstance(default, str) else default)
+    args.said = {flag.key: getattr(args, flag.dest, None) for flag in flags}
     args.sources = {flag.dest: said[flag.dest].source if flag.dest in said else "default" for flag in flags}
 
 
