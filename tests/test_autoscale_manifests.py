@@ -20,9 +20,9 @@ import yaml
 from aiohttp import web
 
 from extproc.cli import build_parser
+from extproc.config_file.load import load_policy
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
-from extproc.config_file.load import load_policy
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples/autoscale"
 CRDS: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures/keda_crds.json").read_text(encoding="utf-8"))

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import File, OperatorPolicy, load_policy
 from extproc.core.admission.admission import DEFAULT_HOLD_S, Admission
 from extproc.core.fleet.zones import UNLISTED, Crossing
 from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
-from extproc.config_file.load import OperatorPolicy, load_policy
-from extproc.config_file.load import File
 
 FULL = """
 own_zone: eu-1a
@@ -62,20 +61,20 @@ def test_an_empty_mapping_is_the_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("zone: a", "unknown field `zone`"),
+        ("zone: a", "zone: unknown key"),
         ("crossings: [{between: [a, a], rtt_ms: 1}]", "two different zones"),
         ("crossings: [{between: [a, b], rtt_ms: 1}, {between: [b, a], rtt_ms: 2}]", "each pair once"),
-        ("crossings: [{between: [a, b, c], rtt_ms: 1}]", "length 2"),
+        ("crossings: [{between: [a, b, c], rtt_ms: 1}]", "crossings[0].between: must be a list of 2"),
         ("crossings: [{between: [a, b], rtt_ms: -1}]", "rtt_ms must be 0 or more"),
         ("unlisted: {rtt_ms: .nan}", "rtt_ms must be 0 or more"),
         ("unlisted: {rtt_ms: 1, bytes_s: 0}", "bytes_s must be more than 0"),
-        ("classes: {slow: {ttft: 1}}", "Invalid enum value 'slow'"),
-        ("classes: {batch: {tfft: 1}}", "class batch has no tfft"),
-        ("classes: {batch: {ttft: fast}}", "ttft of batch must be a number, not 'fast'"),
+        ("classes: {slow: {ttft: 1}}", "classes.slow: the key must be one of interactive"),
+        ("classes: {batch: {tfft: 1}}", "classes.batch.tfft: unknown key; did you mean ttft?"),
+        ("classes: {batch: {ttft: fast}}", "classes.batch.ttft: must be a number (in standard seconds), not 'fast'"),
         ("classes: {batch: {ttft: -1}}", "ttft of batch must be 0 or more"),
-        ("classes: {batch: {ttft: null}}", "ttft of batch must be a number"),
-        ("classes: {batch: {slo: 3}}", "slo of batch must be a mapping"),
-        ("classes: {batch: {slo: {e2e: 3}}}", "class batch has no e2e"),
+        ("classes: {batch: {ttft: null}}", "classes.batch.ttft: must be a number (in standard seconds), not None"),
+        ("classes: {batch: {slo: 3}}", "classes.batch.slo: must be a mapping"),
+        ("classes: {batch: {slo: {e2e: 3}}}", "classes.batch.slo.e2e: unknown key"),
         ("priority_step: 0.5", "priority_step must be 1 or more"),
     ],
 )

@@ -8,9 +8,9 @@ import pytest
 
 from extproc.cli import main
 from extproc.commands.deciding_arguments import awaited_for_at_most
+from extproc.config_file.load import load_policy
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.errors import ConfigError
-from extproc.config_file.load import load_policy
 
 FULL = """
 models: {listed: {context_tokens: 100}}

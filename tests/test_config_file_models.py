@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import load_policy
 from extproc.core.models.virtual import Aim, ModelPolicy
 from extproc.core.values.instance import Capability
 from extproc.errors import ConfigError
-from extproc.config_file.load import load_policy
 
 FULL = """
 quality_tiers: [basic, good, best]

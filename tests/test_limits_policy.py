@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
-from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
 from extproc.config_file.load import load_policy
+from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
 
 FULL = """
 limits:
@@ -72,10 +72,10 @@ def test_without_a_section_nothing_is_limited(tmp_path: Path) -> None:
         ("{rules: [{tokens_per_minute: unlimited, token_burst: 1}]}", "token_burst must be"),
         ("{rules: [{concurrent: 1}, {concurrent: 2}]}", "limits: two rules limit the concurrent of all tenants"),
         ("{tenants: {a: [x], b: [x]}}", "x is both a and b"),
-        ("{on_loss: panic}", "Invalid enum value 'panic'"),
+        ("{on_loss: panic}", "limits.on_loss: must be one of"),
         ("{budget_ms: 0}", "budget_ms must be more than 0, and 200 at the most"),
         ("{budget_ms: 250}", "budget_ms must be"),
-        ("{rules: [{rpm: 1}]}", "unknown field `rpm`"),
+        ("{rules: [{rpm: 1}]}", "limits.rules[0].rpm: unknown key"),
         ("{rules: [{tenants: [a], concurrent: 1}]}", "limits of tenants need --tenant-header"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from extproc.cli import SECTIONS, as_service, command_parser
-from extproc.config_file.flags import REDIS, SHARED, Flag, expected, flags_of, section_of
+from extproc.config_file.flags import FLEET, REDIS, Flag, expected, flags_of, section_of
 from extproc.config_file.keys import USUAL
 from extproc.config_file.load import File
 from extproc.config_file.shape import choices, expected_word, parts, unit_of
@@ -65,7 +65,7 @@ def _shared(flags: Mapping[str, Iterable[Flag]]) -> Iterator[str]:
     seen: dict[str, Flag] = {}
     for its_flags in flags.values():
         for flag in its_flags:
-            if flag.places[-1][0] in (REDIS, *SHARED):
+            if flag.places[-1][0] in (REDIS, FLEET):
                 known = seen.setdefault(flag.key, flag)
                 if known.action.default is None and flag.action.default is not None:
                     seen[flag.key] = flag  # a tool that does without says less than a service

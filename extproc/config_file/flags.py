@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SERVICE = "serve"  # whose variables have no name of a command in them
 REDIS = "redis"  # section of the flags that say where Redis is
-SHARED = ("fleet",)  # stands on the top level, for all commands
+REDIS_KEYS = ("url", "user", "password_file", "ca", "cert", "key", "prefix")  # of which a tool may have some alone
+FLEET = "fleet"  # stands on the top level, for all commands; so there is no section of `extproc fleet`
 # The same for every command that has them, so that one variable says it for all.
 _COMMON = frozenset(
     "fleet profiles tls_cert tls_key tls_client_ca socket_mode socket_group allow_destinations allow_clusters "
@@ -32,6 +33,7 @@ _VARIABLES = {  # that are not called like their flags
     ("autoscale", "webhook"): "EXTPROC_SCALING_WEBHOOK",
     ("autoscale", "webhook_secret_file"): "EXTPROC_SCALING_WEBHOOK_SECRET_FILE",
     ("explain", "pages"): "EXTPROC_PAGES_URL",
+    ("explain", "header"): "EXTPROC_EXPLAIN_HEADERS",  # EXTPROC_EXPLAIN_HEADER is that of --explain-header
     (SERVICE, "tokenizer"): "EXTPROC_TOKENIZERS",
     ("simulate", "traces"): "EXTPROC_TRACES",
 }
@@ -77,7 +79,7 @@ class Flag:
     @property
     def key(self) -> str:
         """Where it usually stands in the file."""
-        return ".".join(self.places[-1])
+        return ".".join(self.places[-1]) if self.places else self.name
 
     @property
     def is_switch(self) -> bool:
@@ -138,10 +140,12 @@ def _option(action: argparse.Action) -> str:
 
 
 def _places(command: str, name: str, meant: bool, as_service: Collection[str]) -> tuple[tuple[str, ...], ...]:
-    if meant and name in SHARED:
+    if meant and name == FLEET:
         return ((name,),)
     if meant and name.startswith(f"{REDIS}_"):
         return ((REDIS, name.removeprefix(f"{REDIS}_")),)
+    if command == FLEET:
+        return ()
     own = (section_of(command), name)
     return (own, (SERVICE, name)) if name in as_service else (own,)
 

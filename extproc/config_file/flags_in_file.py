@@ -9,7 +9,17 @@ import msgspec
 
 from extproc.adapters.yaml_files import Node, read
 from extproc.config_file.faults import Fault, refuse, unknown
-from extproc.config_file.flags import NOTHING, REDIS, SHARED, Flag, Said, WrongValueError, from_node, section_of
+from extproc.config_file.flags import (
+    FLEET,
+    NOTHING,
+    REDIS,
+    REDIS_KEYS,
+    Flag,
+    Said,
+    WrongValueError,
+    from_node,
+    section_of,
+)
 from extproc.config_file.load import POLICY_KEYS
 from extproc.config_file.scaling import ScalingSection
 
@@ -46,19 +56,18 @@ def values_in(flags: Sequence[Flag], root: Node, path: Path) -> tuple[dict[str, 
 
 def top_faults(root: Node, commands: Collection[str]) -> list[Fault]:
     """Keys of a file that are no section of it."""
-    known = {*POLICY_KEYS, REDIS, *SHARED, *map(section_of, commands)}
+    known = {*POLICY_KEYS, REDIS, FLEET, *map(section_of, commands)}
     return [Fault(each.line, name, unknown(name, known)) for name, each in root.entries.items() if name not in known]
 
 
 def section_faults(command: str, flags: Sequence[Flag], root: Node) -> list[Fault]:
     """Keys in the sections of a command that are no flags of it."""
-    places = [place for flag in flags for place in flag.places]
+    section = section_of(command)
+    own = {place[1] for flag in flags for place in flag.places if place[0] == section and len(place) > 1}
     faults: list[Fault] = []
-    for section in dict.fromkeys((section_of(command), REDIS)):
-        names = {place[1] for place in places if len(place) == 2 and place[0] == section}
-        node = root.entries.get(section)
-        if node is not None and names:
-            faults += _keys_of(node, section, names | _POLICY_IN.get(section, frozenset()))
+    for name, keys in ((section, own | _POLICY_IN.get(section, frozenset())), (REDIS, frozenset(REDIS_KEYS))):
+        if name in root.entries and keys:
+            faults += _keys_of(root.entries[name], name, keys)
     return faults
 
 

@@ -119,7 +119,6 @@ async def serve(
             reader.read,
         )
     )
-    live.service = service
     bookings.on_heard = service.holding.stir
     admin = Admin(
         observer.page,
@@ -155,7 +154,7 @@ async def serve(
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
             *counting(strict, live.charges),
-            *following(news, live, metrics),
+            *following(news, live, service, metrics),
         ]
         try:
             pages_port = await admin.start(settings.pages, settings.access)
@@ -196,8 +195,11 @@ def counting(strict: StrictBookings | None, charges: RateLimits | None) -> list[
     return [begin(what, counts.run()) for what, counts in both if counts is not None]
 
 
-def following(news: News | None, live: LiveSettings, metrics: Metrics) -> list[asyncio.Task[NoReturn]]:
+def following(
+    news: News | None, live: LiveSettings, service: Service, metrics: Metrics
+) -> list[asyncio.Task[NoReturn]]:
     """Begin to take other settings while the service runs."""
+    live.service = service
     if news is None:
         return []
     if news.counts is not None:

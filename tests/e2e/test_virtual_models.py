@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from extproc.api.caller import Trust
+from extproc.config_file.load import load_policy
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
@@ -24,7 +25,6 @@ from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.config_file.load import load_policy
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import MODEL_HEADER
 from extproc.stream.rules import Rules

@@ -15,9 +15,9 @@ from tests.redis_server import RedisServer
 from tests.scaling_service.world import (
     POLICY,
     QUICK,
+    config_file,
     leads,
     living,
-    config_file,
     ready,
     start_replica,
     starts,
@@ -246,9 +246,7 @@ async def test_an_engine_that_crashes_again_and_again_is_replaced_so_often_only_
     script, log = write_script(tmp_path)
     policy = config_file(tmp_path, POLICY.replace("most: 4", "most: 1").replace("drain_s: 600", "drain_s: 10"))
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
-        replica = await start_replica(
-            processes, "one", server.url, "--config", policy, "--exec", str(script), *QUICK
-        )
+        replica = await start_replica(processes, "one", server.url, "--config", policy, "--exec", str(script), *QUICK)
         most_seen, most_broken = 0, 0
 
         async def stopped() -> list[str]:
