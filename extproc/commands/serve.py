@@ -175,7 +175,9 @@ def run(args: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = serve_settings(args)
-    news = Reload(settings, lambda: serve_settings(parse_arguments(args.arguments)), args.config)
+    news = None
+    if args.config is not None:
+        news = Reload(settings, lambda: serve_settings(parse_arguments(args.arguments)), args.config)
     if settings.workers > 1:
         from extproc.server.workers import supervise
 

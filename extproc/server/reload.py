@@ -1,6 +1,7 @@
 """Settings that change while the service runs: read again on SIGHUP, and when the file has changed.
 
 What cannot be changed in a running service is told, and stays as it is. Wrong settings leave the old ones in force.
+Without a file there is nothing to read again, and a SIGHUP ends the service, as when a terminal is closed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ log = logging.getLogger("extproc.serve")
 Stamp = tuple[int, int, int] | None
 
 
-def stamp_of(path: Path | None) -> Stamp:
-    """What changes with a file, also where a link is set to another one, as of a ConfigMap; None without a file."""
-    if path is None:
-        return None
+def stamp_of(path: Path) -> Stamp:
+    """What changes with a file, also where a link is set to another one, as of a ConfigMap; None while it is gone."""
     try:
         found = path.stat()
     except OSError:
@@ -78,8 +77,8 @@ class News(Protocol):
 class Reload:
     """Keeps the settings of a service up to date."""
 
-    def __init__(self, settings: ServeSettings, again: Callable[[], ServeSettings], path: Path | None) -> None:
-        """`settings` are in force; `again` reads them anew and raises ConfigError; `path` is the file, if any."""
+    def __init__(self, settings: ServeSettings, again: Callable[[], ServeSettings], path: Path) -> None:
+        """`settings` are in force; `again` reads them anew and raises ConfigError; `path` is the file."""
         self._settings, self._again, self._path = settings, again, path
         self._asked = asyncio.Event()
         self._counts = ReloadCounts(time.time())
@@ -93,8 +92,7 @@ class Reload:
         """Watch, and hand over what is to be in force, until cancelled."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
         taken = seen = stamp_of(self._path)
-        if self._path is not None:  # it may have changed since it was read
-            await self._reload(take, quietly=True)
+        await self._reload(take, quietly=True)  # it may have changed since it was read
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_S):

@@ -31,6 +31,7 @@ log = logging.getLogger("extproc.serve")
 
 def main() -> int:
     """Read settings, which only the parent can have written, and serve until SIGTERM or the parent's end."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads the settings again, for all
     parent = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
     settings = read_told(0)
