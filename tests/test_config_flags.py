@@ -117,6 +117,7 @@ def test_what_stands_in_the_file_is_what_the_flag_would_have_said(
         ("EXTPROC_TOKENIZERS", "a=/x", "explain", "tokenizer", ["a=/x"]),
         ("EXTPROC_TENANT_HEADER", "x-t", "explain", "tenant_header", "x-t"),
         ("EXTPROC_PAGES_URL", "http://h", "explain", "pages", ["http://h"]),
+        ("EXTPROC_PAGES_URL", "http://h", "top", "pages", "http://h"),
         ("EXTPROC_REDIS_URL", "redis://h:1", "demo", "redis_url", "redis://h:1"),
         ("EXTPROC_REDIS_URL", "redis://h:1", "fleet", "redis_url", "redis://h:1"),
         ("EXTPROC_FLEET", "blue", "fleet", "fleet", "blue"),

@@ -33,6 +33,7 @@ _VARIABLES = {  # that are not called like their flags
     ("autoscale", "webhook"): "EXTPROC_SCALING_WEBHOOK",
     ("autoscale", "webhook_secret_file"): "EXTPROC_SCALING_WEBHOOK_SECRET_FILE",
     ("explain", "pages"): "EXTPROC_PAGES_URL",
+    ("top", "pages"): "EXTPROC_PAGES_URL",
     ("explain", "header"): "EXTPROC_EXPLAIN_HEADERS",  # EXTPROC_EXPLAIN_HEADER is that of --explain-header
     (SERVICE, "tokenizer"): "EXTPROC_TOKENIZERS",
     ("simulate", "traces"): "EXTPROC_TRACES",

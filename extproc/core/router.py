@@ -6,6 +6,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from math import ceil
 
 import msgspec

@@ -27,7 +27,10 @@ class LiveSettings:
         own: Callable[[Rules], Rules],
         new_charges: Callable[[Limits], RateLimits],
     ) -> None:
-        """`own` adds to rules what this process knows beside the settings. `new_charges` makes what counts over all routers, as soon as anything is limited."""
+        """`own` adds to rules what this process knows beside the settings.
+
+        `new_charges` makes what counts over all routers, as soon as anything is limited.
+        """
         self.settings = settings
         self.rules = own(settings.rules)
         self.charges = new_charges(self.rules.limits) if self.rules.limits.rules else None
