@@ -265,6 +265,7 @@ def test_what_counts_is_shown_with_where_it_comes_from_and_without_secrets(
     assert lines["redis.url"][1:] == ['"redis://h:1/0"', "#", f"{file}:1"]
     assert lines["serve.zone"][1:] == ['"eu"', "#", "EXTPROC_ZONE"]
     assert lines["serve.drain_s"][1:] == ["5.0", "#", "flag"]
+    assert lines["serve.socket_mode"][1:] == ['"0660"', "#", "default"]
     assert lines["serve.max_streams"][1:] == ["20000", "#", "default"]
     assert lines["cold"][1:] == ["{}", "#", f"{file}:3"]
 

@@ -12,6 +12,8 @@ _MASKED = "***"
 
 def shown(name: str, value: Any) -> Any:
     """Of a flag by its name. Texts, numbers, lists of them, and None."""
+    if name == "socket_mode":
+        return f"{value:04o}"
     if not value or not isinstance(value, str):
         return [str(each) for each in value] if isinstance(value, list) else value
     if name == "redis_url":

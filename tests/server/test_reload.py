@@ -273,3 +273,11 @@ async def test_all_workers_take_other_rules_and_so_does_one_that_is_started_agai
                 await wait_for_line(service.child, "serves again", LONG_S)
                 for port in service.ports:
                     await answered(port, "404")
+
+
+def test_each_setting_that_is_taken_at_once_is_one_of_the_service_and_is_documented() -> None:
+    """So that none is only thought to be."""
+    page = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    said = ServeSettings(said=parse_arguments(["serve"]).said).said
+    assert {f"serve.{name}" for name in reload._LIVE} <= said.keys()
+    assert [name for name in reload._LIVE if f"`{name}`" not in page] == []
