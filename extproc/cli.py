@@ -7,14 +7,24 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from extproc import __version__
+from extproc.config_file.command_line import CONFIG, parse
 from extproc.errors import ExtprocError
 
 # Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
 COMMANDS = tuple(
-    "demo serve agent xds engine envoy-config fleet top explain health digest simulate bench autoscale".split()
+    "demo serve agent xds engine envoy-config fleet top explain health digest simulate bench autoscale config".split()
+)
+UNCONFIGURED = frozenset({"digest", "config"})  # nothing about them is worth writing down
+SECTIONS = tuple(name for name in COMMANDS if name not in UNCONFIGURED | {"fleet"})
+"""Commands whose flags may stand in the configuration file; `fleet` names the fleet there, for all of them."""
+
+_CONFIG = (
+    f"configuration; each flag may stand there, or in the environment (docs/settings.md) (default: {CONFIG}, else none)"
 )
 
 
@@ -24,13 +34,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"extproc.commands.{name.replace('-', '_')}")
+
+
 def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Parser of the whole command line, or of the subcommands in `names` alone."""
     parser = _Parser(prog="extproc", description="Inference router for Envoy.")
     parser.add_argument("--version", action="version", version=f"extproc {__version__}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
-        module = importlib.import_module(f"extproc.commands.{name.replace('-', '_')}")
+        module = _module(name)
         command = subcommands.add_parser(
             name,
             help=module.HELP,
@@ -39,21 +53,55 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
+        if name not in UNCONFIGURED:
+            command.add_argument("--config", type=Path, metavar="FILE.yaml", help=_CONFIG)
         command.set_defaults(run=module.run)
     return parser
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, completed from the environment and the file. Raises ConfigError."""
+    name = next((name for name in COMMANDS if name in arguments[:1]), None)
+    if name is None:  # a wrong one, or --help, or --version
+        return build_parser().parse_args(arguments)
+    parser = command_parser(name)
+    if name in UNCONFIGURED:
+        args, unknown = parser.parse_known_args(arguments[1:])
+    else:
+        args, unknown = parse(name, parser, arguments[1:], commands=SECTIONS, as_service=as_service(name))
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.command, args.arguments = name, tuple(arguments)
+    return args
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of what follows a command's name."""
+    subcommands = next(
+        action for action in build_parser([name])._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    parser: argparse.ArgumentParser = subcommands.choices[name]
+    return parser
+
+
+def as_service(name: str) -> frozenset[str]:
+    """Names of a command's flags that mean what those of `extproc serve` do, and are said in one place for both."""
+    return getattr(_module(name), "AS_SERVICE", frozenset())
+
+
+def _run(arguments: Sequence[str]) -> int:
+    args = parse_arguments(arguments)
+    status: int = args.run(args)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 is success, 1 a negative answer, 2 an error that the person can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    known = [name for name in COMMANDS if name in arguments[:1]]
-    args, unknown = build_parser(known or COMMANDS).parse_known_args(arguments)
-    if unknown:
-        _Parser(prog=f"extproc {args.command}").error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return int(args.run(args))
+        return _run(arguments)
     except ExtprocError as error:
-        print(f"extproc {args.command}: {error}", file=sys.stderr)
+        print(f"extproc {arguments[0]}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

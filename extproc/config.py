@@ -1,4 +1,4 @@
-"""Settings of the service: one struct, filled from the command line and the environment."""
+"""Settings of the service: one struct, filled from the command line, the environment and the configuration file."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ class ServeSettings:
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
     intent_target: Target | None = None  # whom to tell of models that are wanted
+    said: Mapping[str, str] = field(default_factory=dict)  # all flags by their keys, to tell which have changed
 
 
 def environment(name: str, default: str) -> str:
-    """Value of `EXTPROC_<NAME>`, or the default."""
+    """Value of `EXTPROC_<NAME>`, or the default; of secrets, which are no flags."""
     return os.environ.get(f"EXTPROC_{name}") or default
 
 

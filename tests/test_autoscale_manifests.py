@@ -20,9 +20,9 @@ import yaml
 from aiohttp import web
 
 from extproc.cli import build_parser
+from extproc.config_file.load import load_policy
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
-from extproc.policy_file.load import load_policy
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples/autoscale"
 CRDS: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures/keda_crds.json").read_text(encoding="utf-8"))
@@ -49,8 +49,8 @@ def container(name: str, which: str) -> dict[str, Any]:
 
 
 def policy_text() -> str:
-    """The policy file."""
-    return next(resources("ConfigMap", "autoscaler.yaml"))["data"]["policy.yaml"]
+    """The configuration file."""
+    return next(resources("ConfigMap", "autoscaler.yaml"))["data"]["extproc.yaml"]
 
 
 def pools() -> dict[str, Any]:
@@ -132,13 +132,13 @@ def test_the_agents_arguments_are_those_of_the_command() -> None:
 def test_the_autoscalers_arguments_are_those_of_the_command(name: str) -> None:
     """As the container is started."""
     args = build_parser(["autoscale"]).parse_args(container(name, "extproc")["args"])
-    assert str(args.policy_file) == "/etc/extproc/policy.yaml"
+    assert str(args.config) == "/etc/extproc/extproc.yaml"
 
 
 def test_the_policy_loads(tmp_path: Path) -> None:
     """As `extproc autoscale` reads it."""
-    (tmp_path / "policy.yaml").write_text(policy_text(), encoding="utf-8")
-    rules = load_policy(tmp_path / "policy.yaml").autoscale
+    (tmp_path / "extproc.yaml").write_text(policy_text(), encoding="utf-8")
+    rules = load_policy(tmp_path / "extproc.yaml").autoscale
     assert rules is not None
     assert [pool.name for pool in rules.pools] == ["h100", "l40s"]
 

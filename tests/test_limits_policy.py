@@ -1,4 +1,4 @@
-"""The section `limits` of a policy file: what it says in the core's values, and what is told of a wrong one."""
+"""The section `limits` of a configuration file: what it says in the core's values, and what is told of a wrong one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import load_policy
 from extproc.core.limits.rules import EACH, Limits, OnLoss, Rule
-from extproc.policy_file import load_policy
 
 FULL = """
 limits:
@@ -25,7 +25,7 @@ limits:
 
 
 def loaded(folder: Path, text: str) -> Limits:
-    file = folder / "policy.yaml"
+    file = folder / "extproc.yaml"
     file.write_text(text)
     return load_policy(file).limits
 
@@ -72,10 +72,10 @@ def test_without_a_section_nothing_is_limited(tmp_path: Path) -> None:
         ("{rules: [{tokens_per_minute: unlimited, token_burst: 1}]}", "token_burst must be"),
         ("{rules: [{concurrent: 1}, {concurrent: 2}]}", "limits: two rules limit the concurrent of all tenants"),
         ("{tenants: {a: [x], b: [x]}}", "x is both a and b"),
-        ("{on_loss: panic}", "Invalid enum value 'panic'"),
+        ("{on_loss: panic}", "limits.on_loss: must be one of"),
         ("{budget_ms: 0}", "budget_ms must be more than 0, and 200 at the most"),
         ("{budget_ms: 250}", "budget_ms must be"),
-        ("{rules: [{rpm: 1}]}", "unknown field `rpm`"),
+        ("{rules: [{rpm: 1}]}", "limits.rules[0].rpm: unknown key"),
         ("{rules: [{tenants: [a], concurrent: 1}]}", "limits of tenants need --tenant-header"),
     ],
 )
@@ -83,9 +83,9 @@ def test_a_wrong_section_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], section: str, told: str
 ) -> None:
     """By the command, before it listens anywhere."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(f"limits: {section}")
-    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert main(["serve", "--config", str(file), "--listen", "127.0.0.1:0"]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

@@ -67,6 +67,10 @@ class RateLimits:
         self._lost = False  # the last call did not come back in time
         self._trying = False  # one call tries whether that is over
 
+    def use(self, limits: Limits) -> None:
+        """Count by other limits from now on; what was charged stays charged."""
+        self._limits = limits
+
     async def charge(self, wish: Charge) -> Verdict | None:
         """Charge a request if all of its buckets have room. None: not known, Redis did not tell in time.
 

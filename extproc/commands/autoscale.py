@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extproc.addresses import parse_endpoint
@@ -18,7 +17,6 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.commands.webhook_arguments import add_webhook_arguments, webhook_target
-from extproc.config import environment
 from extproc.core.scaling.rules import ScalingRules
 from extproc.errors import ConfigError
 
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 HELP = (
     "how many instances each pool should have: Prometheus, JSON, KEDA, a webhook, or started and stopped by a command"
 )
-EXAMPLE = """extproc autoscale --policy-file policy.yaml --once
-  extproc autoscale --policy-file policy.yaml --keda-listen :9005"""
+EXAMPLE = """extproc autoscale --config extproc.yaml --once
+  extproc autoscale --config extproc.yaml --keda-listen :9005"""
 
 _EXEC = """start and stop instances with this program, called once for each with EXTPROC_ACTION=start or stop and more
 in its environment, never through a shell; it asks for it and ends (docs/autoscale.md)"""
@@ -40,27 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags: the rules, who is told, who acts, and where things are."""
     add = parser.add_argument
     add(
-        "--policy-file",
-        type=Path,
-        metavar="FILE.yaml",
-        help="its section `autoscale` names the pools, and its classes the SLOs (default: a pool for each kind of"
-        " instance that is there, of which nothing is started)",
-    )
-    add(
         "--profiles",
-        default=environment("PROFILES", ""),
+        default="",
         metavar="FILE",
         help="speeds to begin with, as `extproc fleet --profiles --json` shows them (default: the built-in table)",
     )
     add(
         "--metrics-listen",
-        default=environment("AUTOSCALE_METRICS_LISTEN", "127.0.0.1:9004"),
+        default="127.0.0.1:9004",
         metavar="HOST:PORT",
         help="pages /recommendations, /metrics and /healthz; or unix:/path (default: %(default)s)",
     )
     add(
         "--keda-listen",
-        default=environment("KEDA_LISTEN", ""),
+        default="",
         metavar="HOST:PORT",
         help="gRPC for KEDA's external scaler; or unix:/path (default: none)",
     )
@@ -75,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_acting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is done about it; only one replica acts, the leader")
     add = group.add_argument
-    add("--exec", dest="program", default=environment("AUTOSCALE_EXEC", ""), metavar="CMD", help=_EXEC)
+    add("--exec", dest="program", default="", metavar="CMD", help=_EXEC)
     add(
         "--exec-timeout-s",
         type=seconds,
@@ -137,7 +128,7 @@ def _settings(args: argparse.Namespace) -> AutoscaleSettings:
     webhook = webhook_target(args)
     for flag, given in (("--exec", args.program), ("--webhook", webhook), ("--drain", args.drain)):
         if given and not (rules and rules.pools):
-            raise ConfigError(f"{flag} needs a policy file with a section autoscale that names the pools")
+            raise ConfigError(f"{flag} needs a configuration file with a section autoscale that names the pools")
     return AutoscaleSettings(
         pages=parse_endpoint(args.metrics_listen),
         keda=parse_endpoint(args.keda_listen) if args.keda_listen else None,

@@ -17,7 +17,7 @@ _NUMBERS = frozenset("DESIRED READY COMING LEAVING LOAD PLANNED WITHOUT".split()
 def as_table(word: Word, fleet: str) -> str:
     """One line for each pool."""
     if not word.recommendations:
-        return f"no pool is known in fleet {fleet!r}: name some in the section autoscale of --policy-file"
+        return f"no pool is known in fleet {fleet!r}: name some in the section autoscale of --config"
     rows = [_HEAD, *map(_row, word.recommendations)]
     return "\n".join(table_lines(rows, right=_NUMBERS))
 

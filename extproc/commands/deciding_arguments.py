@@ -10,14 +10,14 @@ from extproc.commands.destination_arguments import add_destination_arguments
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments
 from extproc.commands.trust_arguments import add_trust_arguments
-from extproc.config import ServeSettings, directories, environment
+from extproc.config import ServeSettings, directories
+from extproc.config_file.load import OperatorPolicy, load_policy
 from extproc.core.admission.admission import Admission
 from extproc.core.models.cold import ColdPolicy
 from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy, load_policy
 from extproc.stream.held import MAX_HOLD_S
 
 
@@ -57,22 +57,15 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profiles",
-        default=environment("PROFILES", ""),
+        default="",
         metavar="FILE",
         help="speeds to begin with, as `extproc fleet --profiles --json` shows them (default: the built-in table)",
     )
     parser.add_argument(
-        "--policy-file",
-        type=Path,
-        metavar="FILE.yaml",
-        help="zones and what crossing them takes, classes and what waiting is worth to them, limits of tenants and"
-        " models, names that stand for models (default: one zone, no limits)",
-    )
-    parser.add_argument(
         "--zone",
-        default=environment("ZONE", ""),
+        default="",
         metavar="ZONE",
-        help="zone of this router and its Envoy (default: own_zone of the policy file)",
+        help="zone of this router and its Envoy (default: own_zone of the configuration file)",
     )
     parser.add_argument(
         "--hand-over",
@@ -83,8 +76,8 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admission",
         action="store_true",
-        help="hold requests that would not be served well now until they are, or refuse them; the policy file's section"
-        " `admission` says the same, and more",
+        help="hold requests that would not be served well now until they are, or refuse them; the section `admission`"
+        " of the configuration says the same, and more",
     )
     parser.add_argument(
         "--max-hold-s",
@@ -109,7 +102,7 @@ def _add_counting(parser: argparse.ArgumentParser, settings: ServeSettings) -> N
         default=None,
         metavar="MODEL=DIR",
         help="directory with a model's tokenizer.json or tiktoken file, and its chat template; may be given again"
-        " (default: EXTPROC_TOKENIZERS, parted by commas, else none: all counts are estimates)",
+        " (default: none, all counts are estimates)",
     )
     group.add_argument(
         "--count-budget-s",
@@ -118,6 +111,13 @@ def _add_counting(parser: argparse.ArgumentParser, settings: ServeSettings) -> N
         metavar="S",
         help="seconds that a count may take before the estimate has to do (default %(default)s)",
     )
+
+
+def deciding_flags() -> frozenset[str]:
+    """Names of these flags, as keys of the file are: whoever explains decides by what the service decides by."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_deciding_arguments(parser)
+    return frozenset(action.option_strings[0].removeprefix("--").replace("-", "_") for action in parser._actions)
 
 
 def speed_priors(path: str) -> tuple[KindRecord, ...]:
@@ -133,14 +133,14 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
 
 
 def operator_policy(args: argparse.Namespace) -> OperatorPolicy:
-    """Read the policy file, once for all that depends on it. Raises ConfigError."""
-    return OperatorPolicy() if args.policy_file is None else load_policy(args.policy_file)
+    """Read the operator's sections of the file, once for all that depends on them. Raises ConfigError."""
+    return OperatorPolicy() if args.config is None else load_policy(args.config)
 
 
 def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
     """Return the rules of decisions. Raises ConfigError."""
     if operator.models.tells_tenants_apart and not args.tenant_header:
-        raise ConfigError(f"{args.policy_file}: models for some tenants need --tenant-header, which tells them apart")
+        raise ConfigError(f"{args.config}: models for some tenants need --tenant-header, which tells them apart")
     return Policy(
         stale_after_s=args.stale_after_s,
         max_in_flight=args.max_in_flight,
@@ -171,4 +171,4 @@ def awaited_for_at_most(rules: ColdPolicy | None, longest_s: float) -> ColdPolic
 
 def tokenizer_directories(args: argparse.Namespace) -> dict[str, Path]:
     """Return where each model's tokenizer is. Raises ConfigError."""
-    return directories(args.tokenizer or [environment("TOKENIZERS", "")])
+    return directories(args.tokenizer or ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 
 from extproc.commands.numbers import port
 from extproc.errors import ProcessError
@@ -28,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--redis-url",
-        default=os.environ.get("EXTPROC_REDIS_URL"),
+        default=None,
         metavar="URL",
-        help="use this server (default: EXTPROC_REDIS_URL, else an embedded Valkey)",
+        help="use this server (default: an embedded Valkey)",
     )
     parser.add_argument(
         "--port", type=port, default=0, metavar="N", help="port that Envoy listens on (default: a free one)"

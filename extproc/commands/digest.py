@@ -1,4 +1,4 @@
-"""`extproc digest`: the name by which a policy file knows the owner of a key."""
+"""`extproc digest`: the name by which a configuration file knows the owner of a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from extproc.api.caller import CREDENTIALS, tenant_of
 from extproc.config import header_name
 from extproc.errors import ConfigError
 
-HELP = "print the digests of API keys, as tenants are named by in a policy file"
+HELP = "print the digests of API keys, as tenants are named by in a configuration file"
 EXAMPLE = "extproc digest --tenant-header x-api-key"
 
 

@@ -14,7 +14,7 @@ from extproc.commands.numbers import count
 from extproc.commands.retry_arguments import add_retry_arguments, retries
 from extproc.commands.service_tls_arguments import add_service_tls_arguments, service_tls
 from extproc.commands.xds_arguments import add_xds_arguments, xds_source
-from extproc.config import environment, header_name
+from extproc.config import header_name
 from extproc.control.meshes.place import Mesh
 from extproc.control.scope import parse_scope
 from extproc.control.settings import (
@@ -27,6 +27,8 @@ from extproc.control.settings import (
 from extproc.core.pairs.hand_over import HandOver
 from extproc.errors import ConfigError
 
+# That Envoy and the service must agree on.
+AS_SERVICE = frozenset({"cluster_header", "hand_over", "max_hold_s", "workers"})
 HELP = "print a complete Envoy bootstrap, or just the fragments or resources for an existing mesh"
 EXAMPLE = """extproc envoy-config --backend gpu-0=10.0.0.1:8000 --backend gpu-1=10.0.0.2:8000 > envoy.yaml
   extproc envoy-config --xds 127.0.0.1:18000 > envoy.yaml"""
@@ -104,7 +106,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     add("--body-mode", choices=tuple(RequestBodies), default=RequestBodies.BUFFERED, help=_BODIES)
     add(
         "--cluster-header",
-        default=environment("CLUSTER_HEADER", "x-upstream-cluster"),
+        default="x-upstream-cluster",
         metavar="NAME",
         help="header that carries the decision (default: %(default)s)",
     )

@@ -21,6 +21,7 @@ from extproc.adapters.http_client import HttpClient
 from extproc.addresses import UnixSocket, parse_endpoint
 from extproc.commands.deciding_arguments import (
     add_deciding_arguments,
+    deciding_flags,
     operator_policy,
     policy,
     speed_priors,
@@ -29,7 +30,6 @@ from extproc.commands.deciding_arguments import (
 from extproc.commands.destination_arguments import destinations
 from extproc.commands.redis_arguments import redis_settings
 from extproc.commands.trust_arguments import trust
-from extproc.config import environment
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
 from extproc.errors import ConfigError, ExtprocError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 HELP = "Why a request went where it went, or would go now: constraints, every cost term, the second best."
 EXAMPLE = "extproc explain last\n  extproc explain --body request.json --path /v1/chat/completions"
+AS_SERVICE = deciding_flags()
 
 _ALL = 1_000_000  # as many next best instances are told of as there are
 
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="URL",
         help="pages of the running service, or unix:/path of them, asked for ID; given again, each is asked in turn"
-        " (default: EXTPROC_PAGES_URL, else http://127.0.0.1:9001)",
+        " (default: http://127.0.0.1:9001)",
     )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     group = parser.add_argument_group("a request that has not been sent, decided upon the fleet as Redis knows it")
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _of_id(args: argparse.Namespace) -> Explanation | None:
     """Ask the services in turn. Raises ExtprocError if one does not answer as it should."""
-    pages = args.pages or [environment("PAGES_URL", "http://127.0.0.1:9001")]
+    pages = args.pages or ["http://127.0.0.1:9001"]
     for page in pages:
         where = parse_endpoint(page) if page.startswith("unix:") else None
         socket, url = (where.path, "http://localhost") if isinstance(where, UnixSocket) else (None, page.rstrip("/"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from extproc.commands.webhook_arguments import target
-from extproc.config import environment
 
 if TYPE_CHECKING:
     import argparse
@@ -16,16 +15,17 @@ _SECRET = "EXTPROC_INTENT_WEBHOOK_SECRET"
 
 
 def add_intent_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; the URL may come from the environment."""
+    """Add the flags."""
     parser.add_argument(
         "--intent-webhook",
-        default=environment("INTENT_WEBHOOK", ""),
+        default="",
         metavar="URL",
-        help="POST JSON there when a model is wanted that is loaded nowhere; needs a policy file with a section cold",
+        help="POST JSON there when a model is wanted that is loaded nowhere; needs the section cold in the"
+        " configuration file",
     )
     parser.add_argument(
         "--intent-webhook-secret-file",
-        default=environment("INTENT_WEBHOOK_SECRET_FILE", ""),
+        default="",
         metavar="FILE",
         help="holds a secret to sign these messages with (default: EXTPROC_INTENT_WEBHOOK_SECRET; else none is signed)",
     )

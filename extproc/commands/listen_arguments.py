@@ -6,37 +6,33 @@ import argparse
 from pathlib import Path
 
 from extproc.addresses import Access, TlsFiles
-from extproc.config import environment
 from extproc.errors import ConfigError
 
 _FILES = (
     (
         "tls-cert",
-        "TLS_CERT",
         "the service's certificate, then those that lead to its CA: with --tls-key, only TLS is spoken",
     ),
-    ("tls-key", "TLS_KEY", "its private key, unencrypted"),
-    ("tls-client-ca", "TLS_CLIENT_CA", "CA of those that may call (mTLS): without its certificate nobody gets in"),
+    ("tls-key", "its private key, unencrypted"),
+    ("tls-client-ca", "CA of those that may call (mTLS): without its certificate nobody gets in"),
 )
 
 
 def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; each default may come from the environment."""
+    """Add the flags."""
     group = parser.add_argument_group("between Envoy and the service; PEM files are read anew when they change")
-    for flag, name, text in _FILES:
-        group.add_argument(
-            f"--{flag}", default=environment(name, ""), metavar="FILE", help=f"{text} (default: EXTPROC_{name})"
-        )
+    for flag, text in _FILES:
+        group.add_argument(f"--{flag}", default="", metavar="FILE", help=f"{text} (default: none)")
     group.add_argument(
         "--socket-mode",
         type=_mode,
-        default=environment("SOCKET_MODE", "0660"),
+        default="0660",
         metavar="OCTAL",
         help="who may use sockets of unix:/path (default 0660: this process's user and group)",
     )
     group.add_argument(
         "--socket-group",
-        default=environment("SOCKET_GROUP", ""),
+        default="",
         metavar="GROUP",
         help="group that such sockets belong to, such as Envoy's (default: this process's)",
     )

@@ -5,53 +5,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings, parse, secret
-from extproc.config import environment
 
 if TYPE_CHECKING:
     import argparse
 
 
 def add_redis_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; each default may come from the environment as EXTPROC_<FLAG>."""
+    """Add the flags."""
     group = parser.add_argument_group("Redis")
     group.add_argument(
         "--redis-url",
-        default=environment("REDIS_URL", DEFAULT_URL),
+        default=DEFAULT_URL,
         metavar="URL",
         help="redis://HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/NAME or redis+cluster://HOST:PORT,HOST:PORT; "
         "rediss instead of redis for TLS "
-        f"(default: EXTPROC_REDIS_URL, else {DEFAULT_URL})",  # not the value: it may hold a password
+        f"(default: {DEFAULT_URL})",  # not the value: it may hold a password
     )
-    group.add_argument("--redis-user", default=environment("REDIS_USER", ""), metavar="NAME", help="ACL user")
+    group.add_argument("--redis-user", default="", metavar="NAME", help="ACL user")
     group.add_argument(
         "--redis-password-file",
         default="",
         metavar="FILE",
-        help="holds the password (default: EXTPROC_REDIS_PASSWORD_FILE; else the password is EXTPROC_REDIS_PASSWORD)",
+        help="holds the password (default: none, the password is EXTPROC_REDIS_PASSWORD)",
     )
     for flag, what in (
         ("ca", "authorities that sign its certificates (default: the system's)"),
         ("cert", "our certificate, if it asks for one"),
         ("key", "our certificate's key"),
     ):
-        name = f"REDIS_{flag.upper()}"
-        group.add_argument(f"--redis-{flag}", default=environment(name, ""), metavar="FILE.pem", help=what)
+        group.add_argument(f"--redis-{flag}", default="", metavar="FILE.pem", help=what)
     group.add_argument(
         "--redis-prefix",
-        default=environment("REDIS_PREFIX", "extproc"),
+        default="extproc",
         metavar="TEXT",
         help="what every key and channel begins with (default: %(default)s)",
     )
     group.add_argument(
         "--fleet",
-        default=environment("FLEET", "default"),
+        default="default",
         metavar="NAME",
         help="name of the fleet (default: %(default)s)",
     )
 
 
 def redis_settings(args: argparse.Namespace) -> RedisSettings:
-    """The settings that the flags and the environment make. Raises ConfigError."""
+    """The settings that the flags make, with the password of the environment. Raises ConfigError."""
     return parse(
         args.redis_url,
         username=args.redis_user,

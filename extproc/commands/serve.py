@@ -21,10 +21,10 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import count, seconds_or_zero
 from extproc.commands.redis_arguments import redis_settings
 from extproc.commands.trust_arguments import trust
-from extproc.config import ServeSettings, environment, header_name
+from extproc.config import ServeSettings, header_name
+from extproc.config_file.load import OperatorPolicy
 from extproc.core.limits.rules import Limits
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy
 from extproc.stream.rules import Destination, Rules
 
 HELP = "run the ext_proc and access-log service"
@@ -32,11 +32,11 @@ EXAMPLE = "extproc serve --listen 127.0.0.1:9002 --redis-url redis://127.0.0.1:6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the service; each default may come from the environment as EXTPROC_<FLAG>."""
+    """Flags of the service."""
     settings = ServeSettings()
     parser.add_argument(
         "--listen",
-        default=environment("LISTEN", "127.0.0.1:9002"),
+        default="127.0.0.1:9002",
         metavar="HOST:PORT",
         help="where Envoy calls: ext_proc, access log, health; or unix:/path (default %(default)s; port 0 takes a free"
         " one)",
@@ -44,20 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         type=count,
-        default=environment("WORKERS", "1"),
+        default="1",
         metavar="N",
         help="processes that share the work, each with a door of its own: the ports from that of --listen on, or the "
         "sockets /path.0, /path.1 …; Envoy needs them all (default %(default)s)",
     )
     parser.add_argument(
         "--metrics-listen",
-        default=environment("METRICS_LISTEN", "127.0.0.1:9001"),
+        default="127.0.0.1:9001",
         metavar="HOST:PORT",
         help="pages /metrics, /fleet, /decisions and /decisions/ID; or unix:/path (default %(default)s)",
     )
     parser.add_argument(
         "--cluster-header",
-        default=environment("CLUSTER_HEADER", settings.cluster_header),
+        default=settings.cluster_header,
         metavar="NAME",
         help="request header that names the upstream cluster (default %(default)s)",
     )
@@ -128,19 +128,12 @@ def limits(args: argparse.Namespace, operator: OperatorPolicy) -> Limits:
     """Return the limits of tenants and models. Raises ConfigError."""
     found = operator.limits
     if not args.tenant_header and any(rule.tenants is not None for rule in found.rules):
-        raise ConfigError(f"{args.policy_file}: limits of tenants need --tenant-header, which tells them apart")
+        raise ConfigError(f"{args.config}: limits of tenants need --tenant-header, which tells them apart")
     return found
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
-    from extproc.server.grpc_sockets import read_directly
-
-    read_directly(os.environ)  # before anything imports grpc
-
-    import uvloop
-
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def serve_settings(args: argparse.Namespace) -> ServeSettings:
+    """All of a parsed command line, and of the file that it names. Raises ConfigError."""
     operator = operator_policy(args)
     settings = ServeSettings(
         listen=parse_endpoint(args.listen),
@@ -160,15 +153,37 @@ def run(args: argparse.Namespace) -> int:
         speed_priors=speed_priors(args.profiles),
         policy=policy(args, operator),
         intent_target=intent_target(args),
+        said={key: repr(value) for key, value in args.said.items()},
     )
     if settings.intent_target is not None and settings.policy.cold is None:
-        raise ConfigError("--intent-webhook needs a policy file with a section cold: without it no model is cold")
+        raise ConfigError(
+            "--intent-webhook needs a configuration file with a section cold: without it no model is cold"
+        )
+    return settings
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    from extproc.server.grpc_sockets import read_directly
+
+    read_directly(os.environ)  # before anything imports grpc
+
+    import uvloop
+
+    from extproc.cli import parse_arguments
+    from extproc.server.reload import Reload
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = serve_settings(args)
+    news = None
+    if args.config is not None:
+        news = Reload(settings, lambda: serve_settings(parse_arguments(args.arguments)), args.config)
     if settings.workers > 1:
         from extproc.server.workers import supervise
 
-        uvloop.run(supervise(settings))
+        uvloop.run(supervise(settings, news))
     else:
         from extproc.server.run import serve
 
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, news=news))
     return 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TRACES = "EXTPROC_TRACES"
 LOAD = 0.85  # where nobody says a pace
 _SUITE_HAS_ITS_OWN = (
-    *("traffic", "requests", "fleet", "like", "policy_file", "load", "rate"),
+    *("traffic", "requests", "fleet", "like", "config", "load", "rate"),
     *("state_delay", "state_period", "state_loss", "cache_delay", "replicas", "peer_delay"),
 )
 
@@ -207,13 +207,13 @@ def _load(args: argparse.Namespace) -> float | None:
 
 
 def _fleet(args: argparse.Namespace) -> FleetSpec:
-    """The fleet, under the policy file of its operator if one is named."""
-    from extproc.policy_file import load_policy
+    """The fleet, under the configuration file of its operator if one is named."""
+    from extproc.config_file.load import load_policy
 
     fleet = _named_fleet(args)
-    if args.policy_file is None:
+    if args.config is None:
         return fleet
-    operator = load_policy(args.policy_file)
+    operator = load_policy(args.config)
     return replace(fleet, models=operator.models, classes=operator.classes)
 
 
@@ -252,12 +252,6 @@ def _add_what(group: _Group) -> None:
     )
     group.add_argument(
         "--like", default="", metavar="MODEL", help="model whose step times stand for those of a live fleet's models"
-    )
-    group.add_argument(
-        "--policy-file",
-        type=Path,
-        metavar="FILE.yaml",
-        help="the operator's policy file, of which classes and models count here (default: what the fleet has)",
     )
     group.add_argument(
         "--policy",

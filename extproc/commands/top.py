@@ -19,7 +19,7 @@ import orjson
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.addresses import UnixSocket, parse_endpoint
 from extproc.commands.top_view import SORTS, screen
-from extproc.config import ServeSettings, environment
+from extproc.config import ServeSettings
 from extproc.errors import ConfigError, ExtprocError
 
 HELP = "live fleet, rates, latest decisions and degradation of a running service, for terminals"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pages",
         default=None,
         metavar="URL",
-        help=f"pages of the running service, or unix:/path of them (default: EXTPROC_PAGES_URL, else {_default()})",
+        help=f"pages of the running service, or unix:/path of them (default: {_default()})",
     )
     parser.add_argument("--once", action="store_true", help="show it once, and end")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _top(args: argparse.Namespace) -> int:
-    where = args.pages or environment("PAGES_URL", _default())
+    where = args.pages or _default()
     door = parse_endpoint(where) if where.startswith("unix:") else None
     socket, url = (door.path, "http://localhost") if isinstance(door, UnixSocket) else (None, where.rstrip("/"))
     keys: asyncio.Queue[str] = asyncio.Queue()

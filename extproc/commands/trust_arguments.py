@@ -14,7 +14,7 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is believed of a request")
     group.add_argument(
         "--session-header",
-        default=environment("SESSION_HEADER", Trust().session_header),
+        default=Trust().session_header,
         metavar="NAME",
         help="says which requests belong together (default %(default)s)",
     )
@@ -29,13 +29,13 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(
             f"--{name}-header",
-            default=environment(f"{name.upper().replace('-', '_')}_HEADER", ""),
+            default="",
             metavar="NAME",
             help=f"trusted header that {what} (default: none)",
         )
     group.add_argument(
         "--explain-header",
-        default=environment("EXPLAIN_HEADER", ""),
+        default="",
         metavar="NAME",
         help="trusted header whose sender is told why, in the answer's header x-extproc-explanation; with"
         " EXTPROC_EXPLAIN_SECRET only if it holds that value (default: none)",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from extproc.adapters.webhook import Target
-from extproc.config import environment
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def add_webhook_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; the URL may come from the environment."""
+    """Add the flags."""
     parser.add_argument(
         "--webhook",
-        default=environment("SCALING_WEBHOOK", ""),
+        default="",
         metavar="URL",
         help="POST JSON there when the desired number of a pool changes, or an instance may be stopped",
     )
     parser.add_argument(
         "--webhook-secret-file",
-        default=environment("SCALING_WEBHOOK_SECRET_FILE", ""),
+        default="",
         metavar="FILE",
         help="holds a secret to sign these messages with (default: EXTPROC_SCALING_WEBHOOK_SECRET; else none is"
         " signed)",

@@ -12,7 +12,6 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.commands.retry_arguments import add_retry_arguments, retries
-from extproc.config import environment
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.errors import ConfigError
 
@@ -29,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--listen",
-        default=environment("XDS_LISTEN", "127.0.0.1:18000"),
+        default="127.0.0.1:18000",
         metavar="HOST:PORT",
         help="where Envoys call, and health checks; or unix:/path (default: %(default)s; port 0 takes a free one)",
     )
     add(
         "--write",
-        default=environment("XDS_WRITE", ""),
+        default="",
         metavar="DIR",
         help="write files for Envoys that watch DIR (`envoy-config --xds-files`), and serve no gRPC",
     )
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--metrics-listen",
-        default=environment("XDS_METRICS_LISTEN", "127.0.0.1:18001"),
+        default="127.0.0.1:18001",
         metavar="HOST:PORT",
         help="pages /metrics and /xds; or unix:/path (default: %(default)s)",
     )

@@ -6,6 +6,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from math import ceil
 
 import msgspec
@@ -72,10 +73,27 @@ class Router:
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
         self.cold = ColdModels(self.policy.cold)
-        rules = self.policy.admission
-        self.gate = None if rules is None else Gate(rules, self.policy.classes, self.choose_among)
+        self.gate: Gate | None = None
+        self.use(self.policy)
+
+    def use(self, policy: Policy) -> None:
+        """Decide by other rules from now on; what is in flight, and what was learned, stays.
+
+        Who is held stays held until its turn, also if nobody is to be held any more. `max_prefix_entries` is the
+        room that was made at the start, and stays.
+        """
+        self.policy = replace(policy, max_prefix_entries=self.policy.max_prefix_entries)
+        self.cold.policy = policy.cold
+        self.cooldowns.pace(policy.cooldown_base_s, policy.cooldown_limit_s)
+        if policy.admission is None:
+            return
         if self.gate is not None:
-            self.ledger.on_peer = self._heard
+            self.gate.use(policy.admission, policy.classes)
+            return
+        self.gate = Gate(policy.admission, policy.classes, self.choose_among)
+        self.ledger.on_peer = self._heard
+        for member in self.fleet.members():
+            self.gate.pools.learn(member.instance.models)
 
     def snapshot(self) -> Snapshot:
         """What a decision made now looks at."""
@@ -171,7 +189,7 @@ class Router:
 
         Without `Policy.admission` it is `choose_among`. `arrived_s`: when it came, where that is not now.
         """
-        if self.gate is None:
+        if self.gate is None or self.policy.admission is None:
             return self.choose_among(options, now, draw, full)
         return self.gate.admit(options, now, draw, full, arrived_s)
 

@@ -182,7 +182,7 @@ def _print_invitation(console: Console, scene: _Scene, directory: Path) -> None:
     lines = (
         f"curl {scene.autoscaler.pages_url}/recommendations",
         f"curl {scene.autoscaler.pages_url}/metrics",
-        f"cat {directory / 'policy.yaml'} {directory / 'ask.sh'}",
+        f"cat {directory / 'extproc.yaml'} {directory / 'ask.sh'}",
     )
     for line in lines:
         console.print(f"  {line}", highlight=False, soft_wrap=True)

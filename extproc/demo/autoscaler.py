@@ -19,7 +19,7 @@ _READY_S = 30.0
 
 
 def policy_text(period_s: float) -> str:
-    """The policy file, for a load that is expected to come again after `period_s`: a day of the demo."""
+    """The configuration file, for a load that is expected to come again after `period_s`: a day of the demo."""
     return f"""\
 autoscale:
   tick_s: 3
@@ -54,10 +54,10 @@ async def start_autoscaler(
 
     Raises ProcessError.
     """
-    policy = directory / "policy.yaml"
+    policy = directory / "extproc.yaml"
     policy.write_text(policy_text(period_s))
     quick = ("--settle-s", "1", "--lease-s", "3")  # nothing to wait for: it is alone, and the agent has told
-    flags = ("--policy-file", str(policy), "--exec", command, "--metrics-listen", f"{HOST}:0", *quick, *registry)
+    flags = ("--config", str(policy), "--exec", command, "--metrics-listen", f"{HOST}:0", *quick, *registry)
     child = await processes.start_extproc("autoscale", "autoscale", *flags)
     found = await wait_for_line(child, r"pages on port (\d+)", _READY_S)
     return Autoscaler(child, f"http://{HOST}:{found[1]}")

@@ -26,6 +26,10 @@ class AccessLog:
         if shell.siblings is not None:
             shell.siblings.heard = self._take_all
 
+    def use(self, shell: Shell) -> None:
+        """Tell others from now on."""
+        self._shell = shell
+
     async def stream_access_logs(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
         """Take in entries until Envoy ends the stream. One that we stumble over costs no other, nor the stream."""
         siblings = self._shell.siblings

@@ -75,12 +75,16 @@ class ExtProc:
         self.refused = 0  # streams
         self._calls: set[asyncio.Task[Any]] = set()
         self._leaving = False
-        self._admits = shell.router.policy.admission is not None
         self._holding = Holding(shell.router, shell.clock, shell.draw)
         self._held: set[asyncio.Task[Any]] = set()  # calls whose request waits, or was refused after that
         self._over = False
         self.idle = asyncio.Event()  # no request is under way
         self.idle.set()
+
+    def use(self, shell: Shell) -> None:
+        """Take new streams by other rules; those that are under way go on by theirs."""
+        self._shell = shell
+        self._wanted = shell.rules.headers
 
     async def process(self, _messages: object, context: Any) -> None:
         """Answer the messages of one stream in turn.
@@ -92,7 +96,7 @@ class ExtProc:
 
         Messages are read from `context`: gRPC's iterator over them would hold a body until the engine answers.
         """
-        shell = self._shell
+        shell, wanted = self._shell, self._wanted
         if self._leaving or self._open_streams >= shell.max_streams:
             await self._beyond(context)
             return
@@ -106,7 +110,7 @@ class ExtProc:
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 began_s = shell.clock()
-                message = wire.decode_message(data, self._wanted)
+                message = wire.decode_message(data, wanted)
                 step = exchange.receive(message, began_s, shell.draw())
                 answers_headers = isinstance(message, ResponseHeaders)
                 # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
@@ -180,7 +184,7 @@ class ExtProc:
 
     def _close(self, exchange: Exchange, exchange_id: str) -> None:
         """Give back all that a request had; perhaps it makes room for one that is held."""
-        shell = self._shell
+        shell = self._shell  # as it is now: limits may have been set meanwhile
         exchange.close(shell.clock())
         if shell.places:
             shell.places.release(exchange_id)
@@ -203,7 +207,7 @@ class ExtProc:
         if self._leaving:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is leaving")
         self.refused += 1
-        if self._admits and (data := await context.read()) is not grpc.aio.EOF:
+        if shell.router.policy.admission is not None and (data := await context.read()) is not grpc.aio.EOF:
             exchange = Exchange(shell.router, "", shell.rules)
             try:
                 answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())

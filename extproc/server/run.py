@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from extproc.adapters.body_reader import APART_BYTES, BodyReader
 from extproc.adapters.bookings import Bookings
@@ -34,6 +35,7 @@ from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
+from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
 from extproc.observe.traffic_metrics import JudgedCollector
@@ -48,9 +50,11 @@ from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
 from extproc.server.ladder import LadderWatch
+from extproc.server.live_settings import LiveSettings
 from extproc.server.overview import Overview
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
+from extproc.server.reload import News
 from extproc.server.service import Service
 from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
@@ -67,10 +71,12 @@ _FIRST_STATE_S = 5.0  # how long to wait for Redis before serving without it
 log = logging.getLogger("extproc.serve")
 
 
-async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda port: None) -> None:
+async def serve(
+    settings: ServeSettings, serves: Callable[[int], None] = lambda port: None, news: News | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError if an address cannot be listened on.
 
-    `serves` is told the port, 0 of a socket, once requests may come.
+    `serves` is told the port, 0 of a socket, once requests may come. `news` has other settings while it serves.
     """
     stop = told_to_stop()
     certificates = Certificates(settings.tls) if settings.tls else None
@@ -83,17 +89,17 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
     fleet_known, kv_known = asyncio.Event(), asyncio.Event()
     feed = KvFeed(router, KvLog(registry.link, registry.base), fleet_known)
     ladder, reader = LadderWatch(router, feed), BodyReader()
-    rules = replace(settings.rules, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
-    strict = StrictBookings(registry.link, registry.base, name) if rules.strict else None
-    charges = RateLimits(registry.link, registry.base, name, rules.limits) if rules.limits.rules else None
+    strict = StrictBookings(registry.link, registry.base, name) if settings.rules.strict else None
     metrics = Metrics(
         lambda: replace(
             gauges(router, tokenizers, bookings, strict, ladder, guards(service, gate, certificates), service.holding),
-            limits=charges.counts if charges is not None else None,
+            limits=live.charges.counts if live.charges is not None else None,
             bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
     observer, tally, watch = observing(router, metrics)
+    own = partial(replace, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
+    live = LiveSettings(settings, router, tally, own, partial(RateLimits, registry.link, registry.base, name))
     cold_waits = ColdWaits(router)
     siblings = Siblings(settings.worker) if settings.worker is not None else None
     service = Service(
@@ -103,11 +109,11 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             time.monotonic,
             random.random,
             settings.cluster_header,
-            rules,
+            live.rules,
             partial(counted_by, tokenizers),
             strict,
             settings.max_streams,
-            charges,
+            live.charges,
             cold_waits,
             siblings,
             reader.read,
@@ -148,7 +154,8 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             ),
             begin("KV feed", feed.run(kv_known)),
             begin("bookings", bookings.run()),
-            *counting(strict, charges),
+            *counting(strict, live.charges),
+            *following(news, live, service, metrics),
         ]
         try:
             pages_port = await admin.start(settings.pages, settings.access)
@@ -158,7 +165,7 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             await asyncio.gather(first_state(fleet_known, kv_known, keeper, stop), profiles.restore())
             tasks.append(begin("prefix keeper", keeper.run()))
             tasks.append(begin("profile keeper", profiles.run()))
-            warm_up(router, rules)
+            warm_up(router, live.rules)
             await service.start()
             tasks.append(begin("ladder", ladder.run()))
             log.info(
@@ -166,14 +173,14 @@ async def serve(settings: ServeSettings, serves: Callable[[int], None] = lambda 
             )
             serves(port)
             await stop.wait()
-            await _drain(service, settings.drain_s)
+            await _drain(service, live.settings.drain_s)
         finally:
             await service.stop(0.0)
             await admin.stop()
-            await end(tasks)
+            await end([*tasks, *live.tasks])
             await keeper.try_to_write()
             await profiles.try_to_share()
-            await farewell(bookings, charges)
+            await farewell(bookings, live.charges)
             tokenizers.close()
 
 
@@ -187,6 +194,18 @@ def counting(strict: StrictBookings | None, charges: RateLimits | None) -> list[
     """Begin to count over all routers what the operator limits."""
     both = (("strict bookings", strict), ("limits", charges))
     return [begin(what, counts.run()) for what, counts in both if counts is not None]
+
+
+def following(
+    news: News | None, live: LiveSettings, service: Service, metrics: Metrics
+) -> list[asyncio.Task[NoReturn]]:
+    """Begin to take other settings while the service runs."""
+    live.service = service
+    if news is None:
+        return []
+    if news.counts is not None:
+        metrics.add(ConfigCollector(news.counts))
+    return [begin("settings", news.run(live.take))]
 
 
 async def farewell(bookings: Bookings, charges: RateLimits | None) -> None:

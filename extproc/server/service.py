@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,8 +16,10 @@ from extproc.addresses import Access, Endpoint
 from extproc.server.access_log import AccessLog
 from extproc.server.binding import ANY_PINGS, ONE_SERVER, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
+from extproc.server.charges import Charges
 from extproc.server.ext_proc import ExtProc, Shell
 from extproc.server.holding import Holding
+from extproc.stream.rules import Rules
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
@@ -43,20 +46,27 @@ class Service:
             ]
         )
         service, method = wire.EXT_PROC_METHOD
+        self._shell = shell
         self._ext_proc = ExtProc(shell)
         handler = grpc.stream_stream_rpc_method_handler(self._ext_proc.process)
         self.add(service, method, handler)
-        access_log = AccessLog(shell, self._ext_proc.holding.stir)
+        self._access_log = AccessLog(shell, self._ext_proc.holding.stir)
         service, method = wire.ACCESS_LOG_METHOD
         self.add(
             service,
             method,
-            grpc.stream_unary_rpc_method_handler(access_log.stream_access_logs),
+            grpc.stream_unary_rpc_method_handler(self._access_log.stream_access_logs),
         )
         self.ready = False
         """Whether new requests are taken."""
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def use(self, rules: Rules, max_streams: int, charges: Charges | None) -> None:
+        """Take requests by other rules from now on; those that are under way go on by theirs."""
+        self._shell = replace(self._shell, rules=rules, max_streams=max_streams, charges=charges)
+        self._ext_proc.use(self._shell)
+        self._access_log.use(self._shell)
 
     def add(self, service: str, method: str, handler: Any) -> None:
         """Answer one more method; before the start."""

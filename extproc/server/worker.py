@@ -5,14 +5,16 @@ To the parent it says through its stdout that it serves, and where, or why it ca
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import pickle
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 import uvloop
 
@@ -20,7 +22,7 @@ from extproc.addresses import UnixSocket
 from extproc.config import ServeSettings
 from extproc.errors import ExtprocError
 from extproc.server.run import serve
-from extproc.server.worker_words import CANNOT, SERVES
+from extproc.server.worker_words import CANNOT, SERVES, read_told
 
 _ORPHAN_S = 3.0  # for a farewell; whoever starts the service anew wants its ports
 
@@ -29,16 +31,19 @@ log = logging.getLogger("extproc.serve")
 
 def main() -> int:
     """Read settings, which only the parent can have written, and serve until SIGTERM or the parent's end."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads the settings again, for all
     parent = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
-    settings: ServeSettings = pickle.load(sys.stdin.buffer)
+    settings = read_told(0)
+    assert settings is not None
     assert settings.worker is not None
     form = f"%(asctime)s %(levelname)s %(name)s worker {settings.worker.number}: %(message)s"
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form)
     orphaned = threading.Event()
-    threading.Thread(target=_end_with_parent, args=(orphaned, settings), daemon=True).start()
+    news = FromParent()
+    threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()
     try:
-        uvloop.run(serve(settings, lambda port: print(SERVES, port, file=parent)))
+        uvloop.run(serve(settings, lambda port: print(SERVES, port, file=parent), news))
     except ExtprocError as error:
         print(CANNOT, error, file=parent)
         return 2
@@ -47,9 +52,37 @@ def main() -> int:
     return 0
 
 
-def _end_with_parent(orphaned: threading.Event, settings: ServeSettings) -> None:
-    """Wait for the parent's end, however it comes: the system closes its end of our stdin."""
-    os.read(0, 1)  # past the buffer of `sys.stdin`, which the end of Python locks
+class FromParent:
+    """Settings that the parent sends while the service runs; it has read them, and tells what became of that."""
+
+    counts = None
+
+    def __init__(self) -> None:
+        self._latest: ServeSettings | None = None
+        self._heard = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def hear(self, settings: ServeSettings) -> None:
+        """Have the service take them; called by another thread."""
+        self._latest = settings
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._heard.set)
+
+    async def run(self, take: Callable[[ServeSettings], None]) -> NoReturn:
+        """Hand over the latest ones, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            settings, self._latest = self._latest, None
+            if settings is not None:
+                take(settings)
+            await self._heard.wait()
+            self._heard.clear()
+
+
+def _hear_parent(news: FromParent, orphaned: threading.Event, settings: ServeSettings) -> None:
+    """Wait for the parent's word, or its end, however that comes: the system closes its end of our stdin."""
+    while (told := read_told(0)) is not None:
+        news.hear(told)
     log.warning("the parent of this worker has ended")
     orphaned.set()
     os.kill(os.getpid(), signal.SIGTERM)

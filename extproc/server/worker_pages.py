@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.observe.dashboard.merged import merged_overview
@@ -51,7 +52,8 @@ class WorkerPages(HttpPages):
     A page that is none of these is the first worker's. Use as a context manager.
     """
 
-    def __init__(self, workers: Sequence[Asked]) -> None:
+    def __init__(self, workers: Sequence[Asked], besides: Sequence[Collector] = ()) -> None:
+        """`besides` are metrics that the parent tells itself."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/decisions/{id}", self._decision)
@@ -67,7 +69,7 @@ class WorkerPages(HttpPages):
         add_dashboard(app)
         app.router.add_get("/{any:.*}", self._one)
         super().__init__(app)
-        self._workers = workers
+        self._workers, self._besides = workers, besides
         self._clients = {worker.number: HttpClient(ANSWER_S, ANSWER_S, socket=worker.pages) for worker in workers}
         self._merged = MergedMetrics()
         self._lives = dict.fromkeys(self._clients, 0)  # restarts, as of the pages that are merged
@@ -130,6 +132,8 @@ class WorkerPages(HttpPages):
     def _of_workers(self, answering: int) -> bytes:
         registry = CollectorRegistry()
         registry.register(_Told(self._workers, answering))
+        for collector in self._besides:
+            registry.register(collector)
         return generate_latest(registry)
 
     def _merging(self, merge: Callable[[Any], Any]) -> Callable[[web.Request], Any]:

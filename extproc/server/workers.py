@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import secrets
 import sys
 import tempfile
@@ -14,13 +13,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from extproc.addresses import Endpoint, UnixSocket, worker_endpoints
 from extproc.config import ServeSettings, WorkerPlace
 from extproc.errors import ConfigError, ProcessError
-from extproc.server.tasks import end, told_to_stop
+from extproc.observe.config_metrics import ConfigCollector
+from extproc.server.reload import News
+from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.worker_pages import WorkerPages
-from extproc.server.worker_words import CANNOT, SERVES
+from extproc.server.worker_words import CANNOT, SERVES, told
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0  # before a dead worker is started again
 _STEADY_S = 30.0  # who served for so long did not die of its start
@@ -79,6 +81,14 @@ class Worker:
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def use(self, settings: ServeSettings) -> None:
+        """Have this process, and those after it, go by other settings, but for what is its own."""
+        own = self._settings
+        self._settings = replace(settings, listen=own.listen, pages=own.pages, worker=own.worker)
+        process = self._process
+        if process is not None and process.returncode is None and process.stdin is not None:
+            process.stdin.write(told(self._settings))
+
     async def end(self, within_s: float) -> None:
         """Have the process drain and end; kill it if that takes longer than it may."""
         self._ending = True
@@ -110,7 +120,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(ConnectionError):
-            process.stdin.write(pickle.dumps(self._settings))
+            process.stdin.write(told(self._settings))
             await process.stdin.drain()
         async for line in process.stdout:
             self._hear(line.decode(errors="replace").strip())
@@ -136,8 +146,10 @@ class Worker:
         return ProcessError(f"worker {self.number} ended with status {status} before it served; see what it said above")
 
 
-async def supervise(settings: ServeSettings) -> None:
+async def supervise(settings: ServeSettings, news: News | None = None) -> None:
     """Serve by `settings.workers` processes until SIGTERM or SIGINT, then have them drain.
+
+    `news` has other settings while they serve.
 
     Raises ConfigError if an address cannot be listened on, ProcessError if a worker dies before it has ever served.
     """
@@ -153,7 +165,7 @@ async def supervise(settings: ServeSettings) -> None:
             Worker(_placed(settings, door, WorkerPlace(number=number, of=len(doors), group=group, folder=Path(folder))))
             for number, door in enumerate(doors)
         ]
-        await _serve_by(workers, settings, stop)
+        await _serve_by(workers, settings, stop, news)
 
 
 def _placed(settings: ServeSettings, door: Endpoint, place: WorkerPlace) -> ServeSettings:
@@ -164,15 +176,24 @@ def _text(where: Endpoint) -> str:
     return str(where) if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
 
 
-async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: asyncio.Event) -> None:
-    async with WorkerPages(workers) as pages:
+async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: asyncio.Event, news: News | None) -> None:
+    def take(new: ServeSettings) -> None:
+        nonlocal settings
+        settings = new
+        for worker in workers:
+            worker.use(new)
+
+    counts = None if news is None else news.counts
+    async with WorkerPages(workers, () if counts is None else (ConfigCollector(counts),)) as pages:
         pages_port = await pages.start(settings.pages, settings.access)
-        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(worker.run()) for worker in workers]
+        if news is not None:
+            tasks.append(begin("settings", news.run(take)))
         try:
             if await _all_serve(workers, stop):
-                told = ", ".join(worker.door for worker in workers)
+                doors = ", ".join(worker.door for worker in workers)
                 where = settings.pages if isinstance(settings.pages, UnixSocket) else f"port {pages_port}"
-                log.info("%d workers serve ext_proc on %s; pages on %s", len(workers), told, where)
+                log.info("%d workers serve ext_proc on %s; pages on %s", len(workers), doors, where)
                 await stop.wait()
                 log.info("%d workers drain for up to %g s", len(workers), settings.drain_s)
         finally:

@@ -7,10 +7,10 @@ from argparse import ArgumentParser
 import pytest
 
 from extproc.commands.deciding_arguments import add_deciding_arguments, policy
+from extproc.config_file.load import OperatorPolicy
 from extproc.core.eligibility.limits import Limits, limits_of
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Reason
-from extproc.policy_file import OperatorPolicy
 from tests.core.builders import instance, request, router
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc.config_file.load import load_policy
 from extproc.demo.answered import LATELY_S, SLO, Answered
 from extproc.demo.autoscaler import HARDWARE, LEAST, MOST, policy_text
 from extproc.demo.client import Measured
@@ -16,7 +17,6 @@ from extproc.demo.machines import Order, read_orders, write_command
 from extproc.demo.scaling_table import bars, order_line
 from extproc.demo.stack import MODEL
 from extproc.demo.swing import Swing
-from extproc.policy_file.load import load_policy
 
 IN_TIME = Measured("", ttft_s=0.1, e2e_s=1.0, output_tokens=31)
 LATE = Measured("", ttft_s=SLO.ttft_s + 1.0 if SLO.ttft_s else 0.0, e2e_s=4.0, output_tokens=31)
@@ -67,7 +67,7 @@ def test_what_the_command_is_called_for_is_read_back(tmp_path: Path) -> None:
 
 def test_its_policy_is_one_that_the_autoscaler_takes(tmp_path: Path) -> None:
     """One pool, of the engines that the demo starts."""
-    path = tmp_path / "policy.yaml"
+    path = tmp_path / "extproc.yaml"
     path.write_text(policy_text(90.0))
     rules = load_policy(path).autoscale
     assert rules is not None

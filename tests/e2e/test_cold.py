@@ -63,11 +63,11 @@ async def test_a_cold_model_is_refused_redirected_or_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One stack for all: what is refused is told by Redis and the webhook, who waits is served by who joins."""
-    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "extproc.yaml").write_text(POLICY)
     (tmp_path / "secret").write_text("s")
     with RedisServer("valkey", tmp_path) as server:
         async with listening() as endpoint, Processes(tmp_path) as processes, HttpClient() as http:
-            flags = ("--policy-file", str(tmp_path / "policy.yaml"), "--intent-webhook", endpoint.url)
+            flags = ("--config", str(tmp_path / "extproc.yaml"), "--intent-webhook", endpoint.url)
             flags += ("--intent-webhook-secret-file", str(tmp_path / "secret"))
             engines = await start_engines(processes, [EngineSpec("warm", "h100_sxm")])
             async with running_stack(processes, tmp_path, engines, server.url, serve_flags=flags) as stack:

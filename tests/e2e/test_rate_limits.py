@@ -70,7 +70,7 @@ async def running(
     folder: Path, policy: str = POLICY, shape: Shape = Shape.POOL, mode: RequestBodies = RequestBodies.BUFFERED
 ) -> AsyncIterator[Limited]:
     """Redis, one engine, `extproc serve` and Envoy."""
-    (folder / "policy.yaml").write_text(policy)
+    (folder / "extproc.yaml").write_text(policy)
     port, pages_port = kept_port(), kept_port()
     async with AsyncExitStack() as stack:
         redis = stack.enter_context(RedisServer("valkey", folder))
@@ -82,7 +82,7 @@ async def running(
         processes = await stack.enter_async_context(Processes(folder))
         service = await processes.start_extproc(
             "serve", "serve", "--listen", f"{HOST}:{port}", "--metrics-listen", f"{HOST}:{pages_port}",
-            "--redis-url", redis.url, "--tenant-header", "x-tenant", "--policy-file", str(folder / "policy.yaml"),
+            "--redis-url", redis.url, "--tenant-header", "x-tenant", "--config", str(folder / "extproc.yaml"),
             "--stale-after-s", "600", "--drain-s", "1",
         )  # fmt: skip
         await wait_for_line(service, r"serving ext_proc on port", 60.0)

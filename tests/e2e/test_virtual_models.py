@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from extproc.api.caller import Trust
+from extproc.config_file.load import load_policy
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
@@ -24,7 +25,6 @@ from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.policy_file.load import load_policy
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import MODEL_HEADER
 from extproc.stream.rules import Rules
@@ -95,8 +95,8 @@ def served_by(engine: ScriptedEngine, **changes: Any) -> Instance:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hall(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
     folder = tmp_path_factory.mktemp("virtual")
-    (folder / "policy.yaml").write_text(POLICY)
-    models = load_policy(folder / "policy.yaml").models
+    (folder / "extproc.yaml").write_text(POLICY)
+    models = load_policy(folder / "extproc.yaml").models
     trust = Trust(tenant_header="x-tenant", quality_header="x-quality", max_cost_header="x-max-cost")
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:

@@ -12,12 +12,12 @@ import yaml
 
 from extproc.adapters.engines.known import engine_file
 from extproc.agent.sources import BackendsFile
+from extproc.config_file.load import load_policy
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.errors import ConfigError
-from extproc.policy_file import load_policy
-from tests import test_limits_policy, test_policy_file, test_policy_file_cold, test_policy_file_models
-from tests import test_policy_file_scaling as scaling_file
+from tests import test_config_file, test_config_file_cold, test_config_file_models, test_limits_policy
+from tests import test_config_file_scaling as scaling_file
 from tests.adapters.engines.test_mapping import OF_THE_DOCS
 from tests.core.builders import instance, publish
 from tests.fuzz import scaling
@@ -64,7 +64,7 @@ BACKENDS = b"""- {url: 'http://127.0.0.1:8000', hardware: h100_sxm, gpus: 2, ten
 POLICIES = [
     text.encode()
     for text in (
-        test_policy_file.FULL, test_policy_file_models.FULL, test_policy_file_cold.FULL, scaling_file.FULL,
+        test_config_file.FULL, test_config_file_models.FULL, test_config_file_cold.FULL, scaling_file.FULL,
         test_limits_policy.FULL,
     )
 ]  # fmt: skip
@@ -75,7 +75,7 @@ def _reader(name: str, examples: list[bytes], read: Callable[[Path], Any]) -> Re
 
 
 READERS = (
-    _reader("policy-file", [*POLICIES, ADMISSION], _policy),
+    _reader("configuration", [*POLICIES, ADMISSION], _policy),
     _reader("backends-file", [BACKENDS], lambda path: BackendsFile(path, {"cluster": "c"})),
     _reader("engine-file", [yaml.safe_dump(OF_THE_DOCS).encode()], engine_file),
 )

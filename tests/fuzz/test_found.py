@@ -65,12 +65,12 @@ FOUND: tuple[tuple[str, bytes, str], ...] = (
     ("ext-proc-message", bytes(answered("OK").SerializeToString()), "read"),
     ("access-log", log_of(tags={"ttft_us": "²"}), "read"),
     # What PyYAML stumbles over.
-    ("policy-file", b"own_zone: 2024-99-99", "refused"),
-    ("policy-file", b"own_zone: !!int x", "refused"),
-    ("policy-file", b"own_zone: !!timestamp z", "refused"),
-    ("policy-file", b'own_zone: "\\U99999999"', "refused"),
-    ("policy-file", b'own_zone: "\\ud800"', "refused"),
-    ("policy-file", b"own_zone: " + DEEP, "refused"),
+    ("configuration", b"own_zone: 2024-99-99", "refused"),
+    ("configuration", b"own_zone: !!int x", "refused"),
+    ("configuration", b"own_zone: !!timestamp z", "refused"),
+    ("configuration", b'own_zone: "\\U99999999"', "refused"),
+    ("configuration", b'own_zone: "\\ud800"', "refused"),
+    ("configuration", b"own_zone: " + DEEP, "refused"),
     # Numbers that an agent would have published, and every router refused.
     ("backends-file", b"- {url: 'http://x:1', gpus: %b}" % (b"9" * 30), "refused"),
     ("backends-file", b"- {url: 'http://x:1', price_per_hour: 1.0e+300}", "refused"),

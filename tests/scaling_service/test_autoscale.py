@@ -23,9 +23,9 @@ from tests.scaling_service.world import (
     LONG_S,
     POOL,
     QUICK,
+    config_file,
     leads,
     living,
-    policy_file,
     ready,
     start_replica,
     starts,
@@ -46,7 +46,7 @@ async def test_load_starts_instances_and_its_end_drains_them_and_stops_them_when
     """
     monkeypatch.setenv("EXTPROC_REDIS_PASSWORD", "autoscaler-secret")
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), "--redis-user", "autoscaler", *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), "--redis-user", "autoscaler", *QUICK)
     acl = tmp_path / "users.acl"
     acl.write_text((ROOT / "redis/users.acl").read_text() + "user world on >world-secret ~* &* +@all\n")
     async with AsyncExitStack() as stack:
@@ -88,7 +88,7 @@ async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: Redi
     """Refused once, it is told again what holds then."""
     _, log = write_script(tmp_path)
     async with Processes(tmp_path) as processes, living(server.url, log) as world, listening(503) as endpoint:
-        flags = ("--policy-file", policy_file(tmp_path), "--webhook", endpoint.url, *QUICK)
+        flags = ("--config", config_file(tmp_path), "--webhook", endpoint.url, *QUICK)
         replica = await start_replica(processes, "one", server.url, *flags)
         await eventually(replica.page, leads)
 
@@ -113,7 +113,7 @@ async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: Redi
 async def test_keda_is_told_what_the_pages_show_by_leader_and_follower(server: RedisServer, tmp_path: Path) -> None:
     """Over real gRPC."""
     _, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--keda-listen", "127.0.0.1:0", *QUICK)
+    flags = ("--config", config_file(tmp_path), "--keda-listen", "127.0.0.1:0", *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log):
         first = await start_replica(processes, "first", server.url, *flags)
         await eventually(first.page, leads)
@@ -135,7 +135,7 @@ async def test_a_dry_run_and_one_look_show_what_is_recommended_and_do_nothing(
 ) -> None:
     """Neither leads."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         replica = await start_replica(processes, "dry", server.url, "--dry-run", *flags)
         await eventually(replica.desired, lambda number: number == 1)
@@ -158,12 +158,12 @@ async def test_a_dry_run_and_one_look_show_what_is_recommended_and_do_nothing(
     ("flags", "told"),
     [
         (["--json"], "--json goes with --once"),
-        (["--exec", "true"], "--exec needs a policy file with a section autoscale"),
-        (["--webhook", "http://h/x"], "--webhook needs a policy file"),
-        (["--drain"], "--drain needs a policy file"),
+        (["--exec", "true"], "--exec needs a configuration file with a section autoscale"),
+        (["--webhook", "http://h/x"], "--webhook needs a configuration file"),
+        (["--drain"], "--drain needs a configuration file"),
         (["--webhook", "h:80/x"], "--webhook must be a URL"),
         (["--webhook", "http://h/x", "--webhook-secret-file", "/nowhere"], "/nowhere"),
-        (["--policy-file", "/nowhere"], "cannot read /nowhere"),
+        (["--config", "/nowhere"], "cannot read /nowhere"),
         (["--metrics-listen", "x"], "is not host:port"),
         (["--keda-listen", "x"], "is not host:port"),
         (["--once", "--redis-url", "redis://127.0.0.1:1/0"], "127.0.0.1:1"),

@@ -15,9 +15,9 @@ from tests.redis_server import RedisServer
 from tests.scaling_service.world import (
     POLICY,
     QUICK,
+    config_file,
     leads,
     living,
-    policy_file,
     ready,
     start_replica,
     starts,
@@ -33,7 +33,7 @@ async def test_a_killed_leader_is_followed_and_what_it_has_begun_is_not_begun_ag
 ) -> None:
     """The start that no agent has told of yet is known to the next leader; the follower served the leader's word."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path, LONG_STARTS), "--exec", str(script))
+    flags = ("--config", config_file(tmp_path, LONG_STARTS), "--exec", str(script))
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.answers = False
         first = await start_replica(processes, "first", server.url, *flags, *QUICK)
@@ -59,7 +59,7 @@ async def test_what_a_killed_leader_has_drained_is_stopped_by_the_next_once_it_i
 ) -> None:
     """It is no person's drain, of which it would keep its hands. Both tell the command under which number they lead."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.lifecycles.update({f"i{number}": Lifecycle.READY for number in range(2)})
         world.running = 1
@@ -87,7 +87,7 @@ async def test_what_a_killed_leader_has_drained_is_stopped_by_the_next_once_it_i
 async def test_a_leader_that_was_frozen_does_nothing_when_it_wakes_up(server: RedisServer, tmp_path: Path) -> None:
     """Another leads by then. What both have asked for together is what one would have."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         first = await start_replica(processes, "first", server.url, *flags)
         await eventually(first.page, leads)
@@ -111,7 +111,7 @@ async def test_a_leader_that_is_told_to_end_lets_its_commands_end_first(server: 
     """Else a start would be cut off half-way; the next leader knows what came of it."""
     go, finished = tmp_path / "go", tmp_path / "finished"
     script, log = write_script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.05; done; touch {finished}")
-    flags = ("--policy-file", policy_file(tmp_path, LONG_STARTS), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path, LONG_STARTS), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.answers = False
         first = await start_replica(processes, "first", server.url, *flags)
@@ -134,7 +134,7 @@ async def test_a_command_that_fails_is_run_again_after_a_pause_and_counts_as_not
     """The first call fails; its instance is not waited for."""
     marker = tmp_path / "failed-once"
     script, log = write_script(tmp_path, f'[ -e {marker} ] || {{ touch {marker}; echo "no quota"; exit 3; }}')
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.answers = False
         replica = await start_replica(processes, "one", server.url, *flags)
@@ -151,7 +151,7 @@ async def test_nothing_is_done_while_redis_is_lost_and_nothing_twice_when_it_is_
 ) -> None:
     """With all its data gone: the instances publish anew, and the leader remembers what it had begun."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes:
         async with living(server.url, log) as world:
             replica = await start_replica(processes, "one", server.url, *flags)
@@ -174,7 +174,7 @@ async def test_nothing_is_done_while_redis_is_lost_and_nothing_twice_when_it_is_
 async def test_what_a_person_has_drained_is_neither_resumed_nor_stopped(server: RedisServer, tmp_path: Path) -> None:
     """It may be in repair; another one is started in its place."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         replica = await start_replica(processes, "one", server.url, *flags)
         first = (await eventually(lambda: ready(world), lambda names: len(names) == 1))[0]
@@ -192,7 +192,7 @@ async def test_starts_that_end_in_no_pool_are_not_made_again_and_it_is_said(
     """Here the pool's hardware is not what agents tell: without a check, instances would be started for ever."""
     script, log = write_script(tmp_path)
     text = POLICY.replace("h100_sxm", "h100").replace("start_s: 3", "start_s: 0.3")
-    flags = ("--policy-file", policy_file(tmp_path, text), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path, text), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         replica = await start_replica(processes, "one", server.url, *flags)
         first = (await eventually(lambda: starts(world), bool))[0]
@@ -210,7 +210,7 @@ async def test_starts_that_nothing_comes_of_are_made_again_ever_more_rarely(
     """The command says that it has done it; no agent ever tells of an instance."""
     script, log = write_script(tmp_path)
     text = POLICY.replace("start_s: 3", "start_s: 0.1")
-    flags = ("--policy-file", policy_file(tmp_path, text), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path, text), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.answers = False
         replica = await start_replica(processes, "one", server.url, *flags)
@@ -224,7 +224,7 @@ async def test_starts_that_nothing_comes_of_are_made_again_ever_more_rarely(
 async def test_while_no_router_tells_nothing_is_taken_away(server: RedisServer, tmp_path: Path) -> None:
     """Counts that stand still are no load of 0; what is missing is still started."""
     script, log = write_script(tmp_path)
-    flags = ("--policy-file", policy_file(tmp_path), "--exec", str(script), *QUICK)
+    flags = ("--config", config_file(tmp_path), "--exec", str(script), *QUICK)
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
         world.counting = False
         world.lifecycles.update({f"i{number}": Lifecycle.READY for number in range(3)})
@@ -244,11 +244,9 @@ async def test_an_engine_that_crashes_again_and_again_is_replaced_so_often_only_
 ) -> None:
     """Of `most` one, three machines are there at a time; the page tells how many are broken."""
     script, log = write_script(tmp_path)
-    policy = policy_file(tmp_path, POLICY.replace("most: 4", "most: 1").replace("drain_s: 600", "drain_s: 10"))
+    policy = config_file(tmp_path, POLICY.replace("most: 4", "most: 1").replace("drain_s: 600", "drain_s: 10"))
     async with Processes(tmp_path) as processes, living(server.url, log) as world:
-        replica = await start_replica(
-            processes, "one", server.url, "--policy-file", policy, "--exec", str(script), *QUICK
-        )
+        replica = await start_replica(processes, "one", server.url, "--config", policy, "--exec", str(script), *QUICK)
         most_seen, most_broken = 0, 0
 
         async def stopped() -> list[str]:

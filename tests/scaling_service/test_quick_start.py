@@ -57,7 +57,7 @@ async def test_the_quick_start_wakes_a_model_up_that_is_wanted_and_lets_it_go_wh
     """The documented policy with `least: 0`; the engine is a process, its agent another."""
     example = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
     assert "least: 1" in example
-    policy = tmp_path / "policy.yaml"
+    policy = tmp_path / "extproc.yaml"
     policy.write_text(
         example.replace("least: 1", "least: 0, idle_s: 2, dwell_s: 1").replace("pools:", "tick_s: 0.2\n  pools:")
     )
@@ -69,7 +69,7 @@ async def test_the_quick_start_wakes_a_model_up_that_is_wanted_and_lets_it_go_wh
         monkeypatch.setenv("EXTPROC_REDIS_URL", server.url)
         async with Processes(tmp_path) as processes, Registry(server.url) as registry:
             router = asyncio.create_task(telling(registry))
-            flags = ("--policy-file", str(policy), "--exec", str(script), *FLAGS)
+            flags = ("--config", str(policy), "--exec", str(script), *FLAGS)
             replica = await start_replica(processes, "one", server.url, *flags)
             await eventually(replica.desired, lambda number: number == 0, LONG_S)
             intents = Intents(registry.link, registry.base, "router")

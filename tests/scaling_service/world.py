@@ -149,8 +149,8 @@ async def start_replica(processes: Processes, name: str, url: str, *flags: str) 
     return Replica(child, f"http://127.0.0.1:{found[1]}")
 
 
-def policy_file(folder: Path, text: str = POLICY) -> str:
-    path = folder / "policy.yaml"
+def config_file(folder: Path, text: str = POLICY) -> str:
+    path = folder / "extproc.yaml"
     path.write_text(text)
     return str(path)
 

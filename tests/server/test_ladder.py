@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from extproc.commands import serve
+from extproc.config_file.load import OperatorPolicy
 from extproc.core.fleet.events import Record, State
 from extproc.observe.metrics import Gauges, Metrics
-from extproc.policy_file import OperatorPolicy
 from extproc.server.ladder import LadderWatch
 from tests.core.builders import instance, router
 

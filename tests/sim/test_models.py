@@ -95,16 +95,16 @@ def test_policies_of_models_are_in_no_suite() -> None:
     assert not {"model_first", "always_best", "always_cheapest"} & set(comparable())
 
 
-def test_the_command_takes_a_policy_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_a_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it says of models replaces what the fleet has; a wrong one is a line on stderr and status 2."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(
         "models: {llama-3.1-70b: {input_price: 1, output_price: 1}}\n"
         "virtual_models: {auto: {models: [llama-3.1-70b]}}\n"
     )
     command = ["simulate", "--fleet", "two_models", "--traffic", "needs?requests=40", "--rate", "2", "--jobs", "1"]
-    assert main([*command, "--policy", "extproc", "--policy-file", str(file)]) == 0
+    assert main([*command, "--policy", "extproc", "--config", str(file)]) == 0
     assert " 100.0%* " in capsys.readouterr().out
     file.write_text("virtual_models: {auto: {}}")
-    assert main([*command, "--policy-file", str(file)]) == 2
+    assert main([*command, "--config", str(file)]) == 2
     assert "needs models, or a split" in capsys.readouterr().err

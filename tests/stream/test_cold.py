@@ -146,7 +146,7 @@ def test_while_the_registry_was_never_heard_nothing_is_cold() -> None:
 
 
 def test_without_rules_a_model_that_nobody_serves_does_not_exist() -> None:
-    """The section in the policy file turns it on."""
+    """The section in the configuration file turns it on."""
     assert refusal(asked(fleet(policy=Policy()), "never")[1])[0] == 404
 
 

@@ -56,6 +56,12 @@ class Accounts:
         self._rules = rules
         self._pools: dict[str, _Kept] = {}
 
+    def use(self, rules: Admission) -> None:
+        """Go by other weights and bounds from now on; what tenants have had stays as it was weighed then."""
+        self._rules = rules
+        for kept in self._pools.values():
+            kept.share.narrow(rules.share_narrowest, rules.share_ramp)
+
     def weight(self, account: Account) -> float:
         """The tenant's share of what there is, beside those of the others."""
         return self._rules.weight(account.tenant)
@@ -84,9 +90,9 @@ class Accounts:
         rules = self._rules
         kept = self._pools.get(account.pool)
         if kept is None:
-            share = FairShare(rules.weight, rules.share_narrowest, rules.share_ramp)
+            share = FairShare(self._weight_of, rules.share_narrowest, rules.share_ramp)
             share.look(now)  # what is charged counts from a look on
-            kept = self._pools[account.pool] = _Kept(Debts(rules.weight), share)
+            kept = self._pools[account.pool] = _Kept(Debts(self._weight_of), share)
         kept.debts.serve(account.tenant, tokens)
         kept.share.charge(account.tenant, tokens, now)
 
@@ -94,3 +100,6 @@ class Accounts:
         """Once a second: see what the shares are. True if it was time to."""
         looked = [kept.share.look(now) for kept in self._pools.values()]  # each of them, whatever the first one says
         return any(looked)
+
+    def _weight_of(self, tenant: str) -> float:
+        return self._rules.weight(tenant)

@@ -30,6 +30,10 @@ class FairShare:
         self.within = 1.0
         """Which part of what was served lately was that of tenants within their shares; 1 where nobody is narrowed."""
 
+    def narrow(self, narrowest: float, ramp: float) -> None:
+        """Leave more or less of a bound from now on."""
+        self._narrowest, self._ramp = narrowest, ramp
+
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """A tenant is served so many tokens."""
         grown = math.exp((now - self._at_s) / MEMORY_S)

@@ -51,6 +51,13 @@ class Gate:
         self._next_lane = 0
         self._flow = Flow()
 
+    def use(self, rules: Admission, classes: ClassPolicy) -> None:
+        """Go by other rules from now on. Who is held stays so until its turn, or until it was to be held at first."""
+        self._rules, self._classes = rules, classes
+        self._accounts.use(rules)
+        self.room.refresh()
+        self._again_s = float("-inf") if len(self.room) else self._again_s
+
     @property
     def wake_at_s(self) -> float:
         """When `let_go` has something to do though nothing happens; infinite while nobody is held."""

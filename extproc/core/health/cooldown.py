@@ -35,8 +35,12 @@ class Cooldowns:
     """
 
     def __init__(self, base_s: float, limit_s: float) -> None:
-        self._backoff = Backoff(base_s=base_s, limit_s=limit_s, ease_s=_EASE_S)
+        self.pace(base_s, limit_s)
         self._rests: dict[str, _Rest] = {}
+
+    def pace(self, base_s: float, limit_s: float) -> None:
+        """Rest for other times from the next failure on."""
+        self._backoff = Backoff(base_s=base_s, limit_s=limit_s, ease_s=_EASE_S)
 
     def fail(self, key: str, now: float, sent_s: float) -> None:
         """Begin a rest, unless this failure tells nothing new."""

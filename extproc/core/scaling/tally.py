@@ -51,9 +51,13 @@ class Tally:
     """That of one router. Outcomes may be those of requests that other routers have sent."""
 
     def __init__(self, classes: ClassPolicy) -> None:
-        self._slos = {kind.value: each.slo for kind, each in classes.classes.items() if kind is not RequestClass.BATCH}
+        self.use(classes)
         self._rows: dict[str, _Row] = {}
         self._cached: dict[str, float] = {}  # share of the prompts, by model that was served here
+
+    def use(self, classes: ClassPolicy) -> None:
+        """Hold answers against these classes' SLOs from now on."""
+        self._slos = {kind.value: each.slo for kind, each in classes.classes.items() if kind is not RequestClass.BATCH}
 
     def routed(self, features: Features) -> None:
         """A request was sent to an instance."""

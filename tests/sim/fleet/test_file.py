@@ -228,7 +228,7 @@ def test_a_fleet_written_down_is_read_as_the_same(
     events = tuple(Event(at_s=at_s, what=what, instance=spec.id, value=2.0) for spec in specs)
     fleet = FleetSpec(name="any", instances=tuple(specs), events=events)
     plain = msgspec.to_builtins(fleet)
-    del plain["models"], plain["classes"]  # a policy file tells of them
+    del plain["models"], plain["classes"]  # a configuration file tells of them
     plain["instances"] = [
         {name: value for name, value in entry.items() if value is not None and name != "at_start"}
         for entry in plain["instances"]

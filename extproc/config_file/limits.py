@@ -1,4 +1,4 @@
-"""Limits of tenants and models, in a policy file.
+"""Limits of tenants and models, in a configuration file.
 
 limits:
   on_loss: allow
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Annotated
 
 import msgspec
 
+from extproc.config_file.keys import key
 from extproc.core.limits.rules import EACH, LONGEST_US, Limits, OnLoss, Rule
 
 _MOST = 1e15  # of anything: a double counts them one by one
@@ -26,22 +28,37 @@ _MOST_BUDGET_MS = 200  # Envoy waits 250 ms for us, and then goes on without
 class LimitRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of some tenants and models."""
 
-    tenants: str | tuple[str, ...] | None = None
-    models: str | tuple[str, ...] | None = None
-    requests_per_minute: float | str | None = None
-    tokens_per_minute: float | str | None = None
-    concurrent: int | str | None = None
-    request_burst: int | None = None
-    token_burst: int | None = None
+    tenants: Annotated[
+        str | tuple[str, ...] | None, key('whose requests: a list, or "*" for each tenant alone', usual="all together")
+    ] = None
+    models: Annotated[
+        str | tuple[str, ...] | None, key('for which models: a list, or "*" for each model alone', usual="all together")
+    ] = None
+    requests_per_minute: Annotated[
+        float | str | None,
+        key("rate; `unlimited` lifts that of a less specific rule", "requests/min", usual="no limit"),
+    ] = None
+    tokens_per_minute: Annotated[
+        float | str | None, key("rate of tokens, prompts and answers together", "tokens/min", usual="no limit")
+    ] = None
+    concurrent: Annotated[int | str | None, key("requests at once", "requests", usual="no limit")] = None
+    request_burst: Annotated[
+        int | None, key("requests that may come at once after a pause", "requests", usual="a minute's")
+    ] = None
+    token_burst: Annotated[
+        int | None, key("tokens that may be used at once after a pause", "tokens", usual="a minute's")
+    ] = None
 
 
 class LimitsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole section."""
 
-    rules: tuple[LimitRule, ...] = ()
-    tenants: Mapping[str, tuple[str, ...]] = {}
-    on_loss: OnLoss = OnLoss.ALLOW
-    budget_ms: float = 50.0
+    rules: Annotated[tuple[LimitRule, ...], key("the limits; docs/limits.md tells which rule counts")] = ()
+    tenants: Annotated[
+        Mapping[str, tuple[str, ...]], key("by tenant: the names, or digests of keys, that its requests come under")
+    ] = {}
+    on_loss: Annotated[OnLoss, key("what becomes of requests while Redis cannot be asked")] = OnLoss.ALLOW
+    budget_ms: Annotated[float, key("that asking Redis may take, 200 at the most", "ms")] = 50.0
 
 
 def limits_of(section: LimitsSection) -> Limits:

@@ -1,4 +1,4 @@
-"""The operator's policy file: what it changes, what stays, and what is told of a wrong one."""
+"""The operator's configuration file: what it changes, what stays, and what is told of a wrong one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import File, OperatorPolicy, load_policy
 from extproc.core.admission.admission import DEFAULT_HOLD_S, Admission
 from extproc.core.fleet.zones import UNLISTED, Crossing
 from extproc.core.pricing.classes import DEFAULT_CLASSES
 from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from extproc.errors import ConfigError
-from extproc.policy_file import OperatorPolicy, load_policy
-from extproc.policy_file.load import File
 
 FULL = """
 own_zone: eu-1a
@@ -33,7 +32,7 @@ priority_span: 3
 
 
 def policy_of(tmp_path: Path, text: str) -> OperatorPolicy:
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     return load_policy(file)
 
@@ -62,20 +61,20 @@ def test_an_empty_mapping_is_the_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("zone: a", "unknown field `zone`"),
+        ("zone: a", "zone: unknown key"),
         ("crossings: [{between: [a, a], rtt_ms: 1}]", "two different zones"),
         ("crossings: [{between: [a, b], rtt_ms: 1}, {between: [b, a], rtt_ms: 2}]", "each pair once"),
-        ("crossings: [{between: [a, b, c], rtt_ms: 1}]", "length 2"),
+        ("crossings: [{between: [a, b, c], rtt_ms: 1}]", "crossings[0].between: must be a list of 2"),
         ("crossings: [{between: [a, b], rtt_ms: -1}]", "rtt_ms must be 0 or more"),
         ("unlisted: {rtt_ms: .nan}", "rtt_ms must be 0 or more"),
         ("unlisted: {rtt_ms: 1, bytes_s: 0}", "bytes_s must be more than 0"),
-        ("classes: {slow: {ttft: 1}}", "Invalid enum value 'slow'"),
-        ("classes: {batch: {tfft: 1}}", "class batch has no tfft"),
-        ("classes: {batch: {ttft: fast}}", "ttft of batch must be a number, not 'fast'"),
+        ("classes: {slow: {ttft: 1}}", "classes.slow: the key must be one of interactive"),
+        ("classes: {batch: {tfft: 1}}", "classes.batch.tfft: unknown key; did you mean ttft?"),
+        ("classes: {batch: {ttft: fast}}", "classes.batch.ttft: must be a number (in standard seconds), not 'fast'"),
         ("classes: {batch: {ttft: -1}}", "ttft of batch must be 0 or more"),
-        ("classes: {batch: {ttft: null}}", "ttft of batch must be a number"),
-        ("classes: {batch: {slo: 3}}", "slo of batch must be a mapping"),
-        ("classes: {batch: {slo: {e2e: 3}}}", "class batch has no e2e"),
+        ("classes: {batch: {ttft: null}}", "classes.batch.ttft: must be a number (in standard seconds), not None"),
+        ("classes: {batch: {slo: 3}}", "classes.batch.slo: must be a mapping"),
+        ("classes: {batch: {slo: {e2e: 3}}}", "classes.batch.slo.e2e: unknown key"),
         ("priority_step: 0.5", "priority_step must be 1 or more"),
     ],
 )
@@ -83,9 +82,9 @@ def test_a_wrong_file_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
 ) -> None:
     """By the command, before it listens anywhere."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
-    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert main(["serve", "--config", str(file), "--listen", "127.0.0.1:0"]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
@@ -129,11 +128,12 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_each_example_in_the_documentation_is_a_policy_file(text: str, tmp_path: Path) -> None:
+def test_each_example_in_the_documentation_is_a_config_file(text: str, tmp_path: Path) -> None:
     """As it stands there."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     assert load_policy(file) != OperatorPolicy()
+    assert main(["config", "check", str(file)]) == 0
 
 
 def test_the_documentation_has_examples_of_every_section() -> None:

@@ -1,4 +1,4 @@
-"""Models that are known and loaded nowhere, in a policy file.
+"""Models that are known and loaded nowhere, in a configuration file.
 
 cold:
   default: {way: redirect, start_s: 180}
@@ -11,37 +11,51 @@ cold:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
 
+from extproc.config_file.keys import key
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
+
+_USUAL, _USUAL_RULE = ColdPolicy(), ColdRule()
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What applies to a model; what is left out is as by default."""
 
-    way: Way | None = None
-    start_s: float | None = None
+    way: Annotated[Way | None, key("what becomes of a request for the model", usual=_USUAL_RULE.way)] = None
+    start_s: Annotated[float | None, key("what a start takes, until one was seen", "s", usual=_USUAL_RULE.start_s)] = (
+        None
+    )
 
 
 class ColdSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section; its being there turns it on."""
 
-    default: Rule = Rule()
-    models: Mapping[str, Rule] = {}
-    remember_s: float | None = None
-    hold_s: float | None = None
-    most_held: int | None = None
+    default: Annotated[Rule, key("for models without rules of their own")] = Rule()
+    models: Annotated[Mapping[str, Rule], key("by model: its own rules")] = {}
+    remember_s: Annotated[
+        float | None, key("for so long after it was last served, a model is known", "s", usual=_USUAL.remember_s)
+    ] = None
+    hold_s: Annotated[
+        float | None,
+        key("the longest that a request waits for its model; less than Envoy lets it", "s", usual=_USUAL.hold_s),
+    ] = None
+    most_held: Annotated[
+        int | None,
+        key("requests that one router holds at once, over all cold models", "requests", usual=_USUAL.most_held),
+    ] = None
 
 
 def cold_of(section: ColdSection | None, known: Iterable[str] = ()) -> ColdPolicy | None:
     """The rules of a section, None without one. `known`: models that the file names elsewhere. Raises ValueError."""
     if section is None:
         return None
-    default, usual = ColdPolicy(), _rule(ColdRule(), section.default, "default")
-    remember_s = default.remember_s if section.remember_s is None else section.remember_s
-    hold_s = default.hold_s if section.hold_s is None else section.hold_s
-    most_held = default.most_held if section.most_held is None else section.most_held
+    usual = _rule(_USUAL_RULE, section.default, "default")
+    remember_s = _USUAL.remember_s if section.remember_s is None else section.remember_s
+    hold_s = _USUAL.hold_s if section.hold_s is None else section.hold_s
+    most_held = _USUAL.most_held if section.most_held is None else section.most_held
     if not 0 <= remember_s < float("inf"):
         raise ValueError("remember_s of cold must be 0 or more, and finite")
     if not 0 < hold_s < float("inf"):

@@ -1,4 +1,4 @@
-"""Zones and what crossing them takes, in a policy file.
+"""Zones and what crossing them takes, in a configuration file.
 
 own_zone: eu-west-1a
 crossings:
@@ -8,23 +8,26 @@ unlisted: {rtt_ms: 30}
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from extproc.config_file.keys import key
 from extproc.core.fleet.zones import UNLISTED, Crossing, Zones
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it takes to cross from a zone to another."""
 
-    rtt_ms: float
-    price_per_gb: float = 0.0
-    bytes_s: float | None = None
+    rtt_ms: Annotated[float, key("round trip", "ms")]
+    price_per_gb: Annotated[float, key("of traffic, in your currency", "per GB")] = 0.0
+    bytes_s: Annotated[float | None, key("what one transfer gets on it", "bytes/s", usual="no limit")] = None
 
 
 class ListedCrossing(Way, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The way between two named zones."""
 
-    between: tuple[str, str]
+    between: Annotated[tuple[str, str], key("the two zones; the way back is the same")]
 
 
 def zones_of(own_zone: str, listed: tuple[ListedCrossing, ...], unlisted: Way | None) -> Zones:

@@ -1,4 +1,4 @@
-"""The policy file's section on cold models: what it says, and what is told of a wrong one."""
+"""The configuration file's section on cold models: what it says, and what is told of a wrong one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from extproc.cli import main
 from extproc.commands.deciding_arguments import awaited_for_at_most
+from extproc.config_file.load import load_policy
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.errors import ConfigError
-from extproc.policy_file import load_policy
 
 FULL = """
 models: {listed: {context_tokens: 100}}
@@ -29,7 +29,7 @@ cold:
 
 
 def cold_of(tmp_path: Path, text: str) -> ColdPolicy | None:
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     return load_policy(file).cold
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_named_in_one_line(section: str, told: str, tmp_path: P
     ("flags", "told"),
     [
         (["--intent-webhook", "scaler:80/x"], "must be a URL"),
-        (["--intent-webhook", "http://127.0.0.1:1/x"], "needs a policy file with a section cold"),
+        (["--intent-webhook", "http://127.0.0.1:1/x"], "needs a configuration file with a section cold"),
         (["--intent-webhook", "http://h/x", "--intent-webhook-secret-file", "/nowhere"], "/nowhere"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Models, virtual models, aliases and fallbacks in the operator's policy file."""
+"""Models, virtual models, aliases and fallbacks in the operator's configuration file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import load_policy
 from extproc.core.models.virtual import Aim, ModelPolicy
 from extproc.core.values.instance import Capability
 from extproc.errors import ConfigError
-from extproc.policy_file import load_policy
 
 FULL = """
 quality_tiers: [basic, good, best]
@@ -32,7 +32,7 @@ context_window_fallbacks: {small: [big]}
 
 
 def models_of(tmp_path: Path, text: str) -> ModelPolicy:
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
     return load_policy(file).models
 
@@ -134,7 +134,7 @@ def test_what_is_for_some_tenants_needs_the_header_that_tells_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     """Without it nobody could use such a model; told by the command before it listens."""
-    file = tmp_path / "policy.yaml"
+    file = tmp_path / "extproc.yaml"
     file.write_text(text)
-    assert main(["serve", "--policy-file", str(file), "--listen", "127.0.0.1:0"]) == 2
+    assert main(["serve", "--config", str(file), "--listen", "127.0.0.1:0"]) == 2
     assert "need --tenant-header" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Models, virtual models, aliases and fallbacks, in a policy file.
+"""Models, virtual models, aliases and fallbacks, in a configuration file.
 
 quality_tiers: [basic, good, best]
 models:
@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import msgspec
 
 from extproc.api.paths import APIS
+from extproc.config_file.keys import key
 from extproc.core.models.catalog import ModelFacts
 from extproc.core.models.rules import Conditions
 from extproc.core.models.signals import LANGUAGES, SCRIPTS
@@ -45,52 +46,63 @@ _Quality = _Amount | str
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one concrete model. Prices are of a million tokens."""
 
-    context_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
-    capabilities: frozenset[Capability] | None = None
-    quality: _Quality | None = None
-    input_price: _Amount | None = None
-    output_price: _Amount | None = None
-    tenants: frozenset[str] = frozenset()
+    context_tokens: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None,
+        key("prompt and answer together", "tokens", usual="as instances tell"),
+    ] = None
+    capabilities: Annotated[
+        frozenset[Capability] | None, key("what it can do, whatever instances tell", usual="as instances tell")
+    ] = None
+    quality: Annotated[_Quality | None, key("a name of quality_tiers, or a number", usual="not known")] = None
+    input_price: Annotated[
+        _Amount | None, key("of a prompt, in your currency", "per million tokens", usual="not known")
+    ] = None
+    output_price: Annotated[
+        _Amount | None, key("of an answer, in your currency", "per million tokens", usual="not known")
+    ] = None
+    tenants: Annotated[frozenset[str], key("who may use it", usual="all")] = frozenset()
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Conditions of a rule."""
 
-    headers: dict[str, str | tuple[str, ...]] = {}
-    apis: frozenset[str] = frozenset()
-    classes: frozenset[RequestClass] = frozenset()
-    tenants: frozenset[str] = frozenset()
-    needs: frozenset[Capability] = frozenset()
-    tools: bool | None = None
-    images: bool | None = None
-    min_input_tokens: _Count | None = None
-    max_input_tokens: _Count | None = None
-    languages: frozenset[str] = frozenset()
-    scripts: frozenset[str] = frozenset()
-    code: bool | None = None
+    headers: Annotated[
+        dict[str, str | tuple[str, ...]], key("by header: the values that it may have", usual="any")
+    ] = {}
+    apis: Annotated[frozenset[str], key("client APIs, such as chat or messages", usual="any")] = frozenset()
+    classes: Annotated[frozenset[RequestClass], key("classes of requests", usual="any")] = frozenset()
+    tenants: Annotated[frozenset[str], key("whose requests", usual="any")] = frozenset()
+    needs: Annotated[frozenset[Capability], key("capabilities that it needs", usual="any")] = frozenset()
+    tools: Annotated[bool | None, key("whether it brings tools", usual="either")] = None
+    images: Annotated[bool | None, key("whether it brings images", usual="either")] = None
+    min_input_tokens: Annotated[_Count | None, key("of its prompt, at the least", "tokens", usual="any")] = None
+    max_input_tokens: Annotated[_Count | None, key("of its prompt, at the most", "tokens", usual="any")] = None
+    languages: Annotated[frozenset[str], key("that its prompt is written in", usual="any")] = frozenset()
+    scripts: Annotated[frozenset[str], key("that its prompt is written in", usual="any")] = frozenset()
+    code: Annotated[bool | None, key("whether its prompt holds code", usual="either")] = None
 
 
 class _Choosing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    models: tuple[Name, ...] = ()
-    split: dict[Name, _Amount] = {}
-    quality: _Quality | None = None
-    tier_s: _Amount | None = None
-    min_quality: _Quality | None = None
-    max_cost: _Amount | None = None
+    models: Annotated[tuple[Name, ...], key("candidates, of which the one that costs least is taken")] = ()
+    split: Annotated[dict[Name, _Amount], key("by model: its part of the requests, instead of models", "weight")] = {}
+    quality: Annotated[_Quality | None, key("wished for; less costs tier_s a step", usual="the best")] = None
+    tier_s: Annotated[_Amount | None, key("what a step of quality is worth", "s", usual="0")] = None
+    min_quality: Annotated[_Quality | None, key("that a candidate must have", usual="any")] = None
+    max_cost: Annotated[_Amount | None, key("of a request's tokens, in your currency", usual="any")] = None
 
 
 class ListedRule(_Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A rule of a virtual model."""
 
-    name: str = ""
-    when: When
+    name: Annotated[str, key("as explanations tell it", usual="rule N")] = ""
+    when: Annotated[When, key("what a request must be like, in all that is named")]
 
 
 class ListedVirtual(_Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A virtual model."""
 
-    rules: tuple[ListedRule, ...] = ()
-    tenants: frozenset[str] = frozenset()
+    rules: Annotated[tuple[ListedRule, ...], key("the first that fits counts")] = ()
+    tenants: Annotated[frozenset[str], key("who may use it", usual="all")] = frozenset()
 
 
 def models_of(

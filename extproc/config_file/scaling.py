@@ -1,4 +1,4 @@
-"""Which pools of instances there are, and how many instances each may have, in a policy file.
+"""Which pools of instances there are, and how many instances each may have, in a configuration file.
 
 autoscale:
   busiest: 0.85
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from extproc.config_file.keys import key
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.values.instance import Role
 
@@ -24,33 +26,61 @@ _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LONGEST_TICK_S = 30.0  # what was recommended 60 s ago is told to nobody any more
 _LONGEST_PERIOD_S = 14 * 86_400.0
 
+_USUAL = ScalingRules()
+_POOL_USUAL = {each.name: each.default for each in fields(PoolRules) if each.default is not MISSING}
+
 
 class ListedPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pool; what is left out is as `core.scaling.rules` has it."""
 
-    models: tuple[str, ...]
-    hardware: str | None = None
-    tensor_parallel: int | None = None
-    role: Role | None = None
-    least: int | None = None
-    most: int | None = None
-    spare: int | None = None
-    price_per_hour: float | None = None
-    start_s: float | None = None
-    idle_s: float | None = None
-    dwell_s: float | None = None
-    labels: Mapping[str, str] | None = None
+    models: Annotated[tuple[str, ...], key("that its instances serve, adapters aside")]
+    hardware: Annotated[str | None, key("as agents tell it", usual="any")] = None
+    tensor_parallel: Annotated[
+        int | None, key("GPUs that share a layer", "GPUs", usual=_POOL_USUAL["tensor_parallel"])
+    ] = None
+    role: Annotated[Role | None, key("which half of requests its instances take", usual=_POOL_USUAL["role"])] = None
+    least: Annotated[
+        int | None, key("instances; 0 lets it be scaled to zero", "instances", usual=_POOL_USUAL["least"])
+    ] = None
+    most: Annotated[int | None, key("instances", "instances", usual=_POOL_USUAL["most"])] = None
+    spare: Annotated[
+        int | None, key("instances that may fail without a loss", "instances", usual=_POOL_USUAL["spare"])
+    ] = None
+    price_per_hour: Annotated[
+        float | None, key("of an instance, in your currency", "per hour", usual="as agents tell")
+    ] = None
+    start_s: Annotated[
+        float | None, key("what a start takes, until some were seen", "s", usual=_POOL_USUAL["start_s"])
+    ] = None
+    idle_s: Annotated[
+        float | None,
+        key("without a request, until the last instance goes where least is 0", "s", usual=_POOL_USUAL["idle_s"]),
+    ] = None
+    dwell_s: Annotated[
+        float | None,
+        key("that fewer instances must have been enough before one goes", "s", usual=_POOL_USUAL["dwell_s"]),
+    ] = None
+    labels: Annotated[Mapping[str, str] | None, key("handed on to whoever starts instances", usual="none")] = None
 
 
 class ScalingSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section."""
 
-    tick_s: float | None = None
-    period_s: float | None = None
-    quantile: float | None = None
-    busiest: float | None = None
-    drain_s: float | None = None
-    pools: dict[str, ListedPool] = {}
+    tick_s: Annotated[float | None, key("between two looks", "s", usual=_USUAL.tick_s)] = None
+    period_s: Annotated[float | None, key("after which load is expected to come again", "s", usual=_USUAL.period_s)] = (
+        None
+    )
+    quantile: Annotated[
+        float | None, key("chance that the load stays below what is planned for", "share", usual=_USUAL.quantile)
+    ] = None
+    busiest: Annotated[
+        float | None,
+        key("of what instances carry within their SLOs, how much may be in use", "share", usual=_USUAL.busiest),
+    ] = None
+    drain_s: Annotated[
+        float | None, key("that an instance may take to finish what it has", "s", usual=_USUAL.drain_s)
+    ] = None
+    pools: Annotated[dict[str, ListedPool], key("by name: instances that can stand in for each other")] = {}
 
 
 def scaling_of(section: ScalingSection | None) -> ScalingRules | None:

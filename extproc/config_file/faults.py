@@ -1,0 +1,37 @@
+"""What is wrong with a file: where, and what to do about it. All of it is told, not the first fault alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from extproc.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One of them."""
+
+    line: int  # of the file, from 1 on
+    key: str  # dotted
+    text: str
+
+    def told(self, path: Path) -> str:
+        """In one line."""
+        return f"{path}:{self.line}: {f'{self.key}: ' if self.key else ''}{' '.join(self.text.split())}"
+
+
+def unknown(name: str, known: Iterable[str], what: str = "unknown key") -> str:
+    """That there is no such key, and which one may have been meant."""
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"{what}; did you mean {near[0]}?" if near else what
+
+
+def refuse(path: Path, faults: Sequence[Fault]) -> None:
+    """Raise ConfigError with the first fault of a file, if there is one."""
+    if faults:
+        first, *others = sorted(faults)
+        more = f" (and {len(others)} more: extproc config check {path})" if others else ""
+        raise ConfigError(first.told(path) + more)
