@@ -14,8 +14,9 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from extproc.api.body import BodyError
 from extproc.api.reading import abridged, read_prompt
@@ -60,7 +61,7 @@ def serve(line: socket.socket, memory: int) -> None:
         except BodyError as error:
             tell(line, (error.message, error.param))
             continue
-        prompt = replace(prompt, **_ids_as_array(prompt))
+        prompt = msgspec.structs.replace(prompt, **_ids_as_array(prompt))
         read = read_text(prompt)
         tell(line, abridged(prompt, read))
         tell(line, [array("Q", read.chain(salt)) for salt in hear(line)])

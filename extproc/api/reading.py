@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import orjson
 
 from extproc.api.body import MAX_MODEL_CHARS, BodyError, Chunk
@@ -123,7 +124,7 @@ class Abridged:
 
 def abridged(prompt: Prompt, read: PromptText) -> Abridged:
     """A prompt without its text, for `restored`: all that is left can be pickled."""
-    short = replace(prompt, pieces=(b"",) if prompt.pieces and prompt.token_ids else (), countable=None)
+    short = msgspec.structs.replace(prompt, pieces=(b"",) if prompt.pieces and prompt.token_ids else (), countable=None)
     return Abridged(short, read.counts, read.size_bytes, read.signals(), prompt.countable is not None)
 
 
@@ -131,4 +132,4 @@ def restored(told: Abridged, chains: dict[str, tuple[int, ...]], unread: Unread 
     """The prompt as it is decided upon. `chains`: by salt. `unread`: the body, if it may be counted exactly."""
     text = PromptText(told.counts, told.size_bytes, lambda salt: chains.get(salt, ()), lambda: told.signals)
     countable = (lambda: countable_of(unread)) if told.is_countable and unread is not None else None
-    return replace(told.prompt, text=text, countable=countable)
+    return msgspec.structs.replace(told.prompt, text=text, countable=countable)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from extproc.core.flight.work import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.prefixes.prefix_chain import BLOCK_BYTES, prefix_salt
@@ -80,7 +81,7 @@ def with_count(request: Request, prompt: Prompt, exact: ExactCount, layouts: Ite
     """
     estimated_tokens = request.prompt_tokens - request.media_tokens
     prompt_tokens = max(1, exact.tokens + request.media_tokens)
-    return replace(
+    return msgspec.structs.replace(
         request,
         prompt_tokens=prompt_tokens,
         token_error=0.0,
@@ -91,7 +92,7 @@ def with_count(request: Request, prompt: Prompt, exact: ExactCount, layouts: Ite
 
 def with_ids(request: Request, prompt: Prompt, layouts: Iterable[KvLayout]) -> Request:
     """The same request, whose prompt came as token ids, with its blocks named in each of the layouts."""
-    return replace(request, chains=_chains(prompt.token_ids, prompt, layouts))
+    return msgspec.structs.replace(request, chains=_chains(prompt.token_ids, prompt, layouts))
 
 
 def _chains(token_ids: Sequence[int], prompt: Prompt, layouts: Iterable[KvLayout]) -> dict[KvLayout, tuple[int, ...]]:

@@ -8,7 +8,8 @@ question; between several, all are estimates, so that none is held against anoth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from extproc.core.features import read_text, request_of
 from extproc.core.models.plan import Plan, Question, plan_for
@@ -31,7 +32,7 @@ def plan_of(
 
     def request_for(model: str) -> Request:
         return request_of(
-            prompt if model == prompt.model else replace(prompt, model=model),
+            prompt if model == prompt.model else msgspec.structs.replace(prompt, model=model),
             caller,
             request_id,
             router.beliefs,

@@ -146,7 +146,7 @@ class Course:
         """The prompt without what the operator does not let bodies say."""
         if prompt.priority is None or self._rules.trust.body_priority:
             return prompt
-        return replace(prompt, priority=None)
+        return structs.replace(prompt, priority=None)
 
     def _planned(self, prompt: Prompt, now: float, body_bytes: int) -> Plan:
         """Models that may serve the prompt, each with the request as it would get it; perhaps none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import msgspec
 
 from extproc.api import errors
 from extproc.core.models.cold import Outlook
@@ -37,5 +37,5 @@ def turned_away(
     wait_s = retry_after_s(request, decision, router.snapshot(), moment.now, moment.draw, ahead_s)
     if stands_in and decision.reason is Reason.MODEL_NOT_SERVED:
         return answer(errors.nothing_behind(plan.asked, wait_s, dialect))
-    asked = replace(request, model=plan.asked)
+    asked = msgspec.structs.replace(request, model=plan.asked)
     return answer(errors.unroutable(asked, decision, wait_s, dialect, gateway=head.gateway is not None))

@@ -15,7 +15,7 @@ from extproc.core.values.request import Conversation, Prompt
 
 PAYLOADS = Path(__file__).parents[1] / "fixtures" / "payloads"
 PICTURE_TOKENS = 512 * 512 // (28 * 28)
-FIELDS = set(Prompt.__dataclass_fields__) - {"countable"}
+FIELDS = set(Prompt.__struct_fields__) - {"countable"}
 DEFAULTS = {field: getattr(Prompt(api="", model="", pieces=()), field) for field in FIELDS}
 EMBEDDINGS = {"max_output_tokens": 0, "choices": 2, "needs": {Capability.EMBEDDINGS}}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from extproc.core.admission.admission import Admission
 from extproc.core.admission.turns import Held
 from extproc.core.models.cold import ColdPolicy
@@ -79,7 +81,7 @@ def test_a_tenants_new_weight_counts_at_once() -> None:
     made = full()
     assert made.gate is not None
     made.use(replace(ONE, admission=Admission(tenant_weights={"t": 8.0})))
-    assert made.gate._accounts.weight(made.gate._account(replace(request(), tenant="t"))) == 8.0
+    assert made.gate._accounts.weight(made.gate._account(msgspec.structs.replace(request(), tenant="t"))) == 8.0
 
 
 def test_limits_of_instances_and_rules_of_models_count_from_the_next_decision_on() -> None:

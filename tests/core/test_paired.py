@@ -53,7 +53,7 @@ def test_a_pair_is_chosen_only_where_it_costs_less_than_the_best_instance_alone(
     made = router(P0, D0, BOTH, policy=PD)
     first = made.choose(LONG, 0.0, 0.0)
     assert named(first) == ("both", "")
-    second = made.choose(replace(LONG, id="s", prefix=()), 0.0, 0.0)
+    second = made.choose(msgspec.structs.replace(LONG, id="s", prefix=()), 0.0, 0.0)
     assert named(second) == ("d0", "p0")
 
 
@@ -98,7 +98,7 @@ def test_equal_pairs_are_drawn_from() -> None:
 def test_halves_are_spread_over_both_pools() -> None:
     """What was booked on either half counts for the next choice."""
     made = router(P0, P1, D0, D1, policy=PD)
-    taken = [named(made.choose(replace(LONG, id=str(n), prefix=()), 0.0, 0.0)) for n in range(8)]
+    taken = [named(made.choose(msgspec.structs.replace(LONG, id=str(n), prefix=()), 0.0, 0.0)) for n in range(8)]
     for pool in zip(*taken, strict=True):
         assert sorted(pool.count(each) for each in set(pool)) == [4, 4]
 
@@ -128,7 +128,7 @@ def test_a_sound_pair_goes_before_an_instance_that_just_failed() -> None:
     short = request("s", prompt_tokens=50)
     assert named(made.choose(short, 0.0, 0.0)) != ("both", "")
     made.cooldowns.succeed(BOTH.key, 0.0, 0.0)
-    assert named(made.choose(replace(short, id="t"), 0.0, 0.0)) == ("both", "")
+    assert named(made.choose(msgspec.structs.replace(short, id="t"), 0.0, 0.0)) == ("both", "")
 
 
 def test_halves_that_just_failed_are_asked_where_no_other_is_left() -> None:
@@ -137,7 +137,7 @@ def test_halves_that_just_failed_are_asked_where_no_other_is_left() -> None:
     made.cooldowns.fail(D0.key, 0.0, 0.0)
     made.cooldowns.fail(P0.key, 0.0, 0.0)
     for number in range(3):
-        decision = made.choose(replace(LONG, id=str(number)), 0.0, 0.0)
+        decision = made.choose(msgspec.structs.replace(LONG, id=str(number)), 0.0, 0.0)
         assert named(decision) == ("d0", "p1")
     told = explain(material(LONG, decision, made.snapshot(), 0.0))
     assert "rests for" in told.options[0].doubt
@@ -199,7 +199,7 @@ def test_a_prompt_computed_elsewhere_takes_no_time_from_the_answers_beside_it() 
     """The load that answers meet is what their step times are learned from."""
     made = router(P0, D0, policy=PD)
     for at_s, name in enumerate("rs"):
-        made.choose(replace(LONG, id=name, prefix=()), float(at_s), 0.0)
+        made.choose(msgspec.structs.replace(LONG, id=name, prefix=()), float(at_s), 0.0)
     made.release("r", 3.0)
     met, speed = made.meter.take("r"), made.beliefs.speed(MODEL, D0)
     assert met is not None
@@ -228,7 +228,7 @@ def test_after_a_retry_only_the_answer_moves() -> None:
 def test_the_prompt_of_an_answer_in_one_piece_is_over_when_its_engine_has_it_no_longer() -> None:
     """Its headers come with its end. Else each report would have a prompt that is done wait to be computed again."""
     made = router(P0, D0, policy=PD)
-    decision = made.choose(replace(LONG, stream=False), 0.0, 0.0)
+    decision = made.choose(msgspec.structs.replace(LONG, stream=False), 0.0, 0.0)
     assert decision.partner is not None
     prefill_s = decision.partner.cost.prefill_s
     work = made.ledger.work(P0.key)
@@ -246,7 +246,7 @@ def test_the_prompt_of_an_answer_in_one_piece_is_over_when_its_engine_has_it_no_
 def test_an_engine_that_does_not_tell_its_requests_ends_no_prompt() -> None:
     """Unknown is not none: while its prompt may be computed still, it stays booked."""
     made = router(P0, D0, policy=PD)
-    made.choose(replace(LONG, stream=False), 0.0, 0.0)
+    made.choose(msgspec.structs.replace(LONG, stream=False), 0.0, 0.0)
     for at_s, load in ((60.0, Load()), (61.0, Load(running=0)), (62.0, Load(waiting=0))):
         publish(made, changed(P0, load=load), at_s)
         assert made.ledger.in_flight() == {P0.key: 1, D0.key: 1}
@@ -256,7 +256,7 @@ def test_of_a_prompt_on_an_instance_that_is_gone_nothing_is_kept() -> None:
     """Neither by the meter nor by what counts adapters: there would be one more with each request."""
     lora = {"models": (MODEL, "sql"), "loras": ("sql",), "max_loras": 1, "lora_load_s": 0.1}
     made = router(changed(P0, **lora), changed(D0, **lora), policy=PD)
-    asked = replace(LONG, model="sql")
+    asked = msgspec.structs.replace(LONG, model="sql")
     assert made.choose(asked, 0.0, 0.0).partner is not None
     publish(made, changed(P0, incarnation="2", **lora), 0.1)
     made.release("r", 1.0)
@@ -268,7 +268,7 @@ def test_of_many_prompts_those_are_over_that_were_sent_first() -> None:
     """Two of four are not in the report: the first two."""
     made = router(P0, D0, policy=PD)
     for number in range(4):
-        made.choose(replace(LONG, id=str(number), prefix=()), number * 1e-3, 0.0)
+        made.choose(msgspec.structs.replace(LONG, id=str(number), prefix=()), number * 1e-3, 0.0)
     publish(made, changed(P0, load=Load(running=1, waiting=1, kv_usage=0.1)), 60.0)
     assert [each for each, key in made.ledger.booked().items() if key == P0.key] == [prompt_id("2"), prompt_id("3")]
 
@@ -304,13 +304,13 @@ def test_whatever_happens_no_half_stays_booked_for_ever() -> None:
         made, now, open_ids = router(*fleet, policy=PD), 0.0, list[str]()
         for number in range(60):
             now += rng.random() * 0.3
-            asked = replace(LONG, id=str(number), stream=rng.random() < 0.5)
+            asked = msgspec.structs.replace(LONG, id=str(number), stream=rng.random() < 0.5)
             match rng.randrange(6):
                 case 0 | 1:
                     if made.choose(asked, now, rng.random()).chosen:
                         open_ids.append(asked.id)
                 case 2 if open_ids:
-                    began = replace(LONG, id=rng.choice(open_ids))
+                    began = msgspec.structs.replace(LONG, id=rng.choice(open_ids))
                     made.served_by(began, rng.choice(("", D0.address, D1.address)), now)
                 case 3 if open_ids:
                     made.release(open_ids.pop(rng.randrange(len(open_ids))), now)

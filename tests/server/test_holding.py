@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from extproc.core.admission.admission import Admission
@@ -48,7 +48,7 @@ def full(clock: Clock) -> Router:
 
 
 def batch(name: str) -> Request:
-    return replace(request(), id=name, request_class=RequestClass.BATCH)
+    return msgspec.structs.replace(request(), id=name, request_class=RequestClass.BATCH)
 
 
 def held(made: Router, name: str) -> Hold:

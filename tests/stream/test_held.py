@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import orjson
 import pytest
 
@@ -35,7 +36,7 @@ def full(policy: Policy | None = None) -> Router:
 
 
 def other() -> Request:
-    return replace(request(), id="other")
+    return msgspec.structs.replace(request(), id="other")
 
 
 def asking(made: Router, rules: Rules = RULES, mode: BodyMode = BodyMode.BUFFERED) -> tuple[Exchange, Hold]:

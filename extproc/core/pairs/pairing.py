@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -87,7 +87,7 @@ class Pairing:
         """Whether it has the KV room that the operator's limit asks for. Either half holds the whole prompt."""
         if self._held_tokens is None:
             return True
-        half = self._request if answers else replace(self._request, expected_output_tokens=0)
+        half = self._request if answers else msgspec.structs.replace(self._request, expected_output_tokens=0)
         held_tokens = self._held_tokens.item(self._snapshot.columns.row_of[member.instance.key])
         rejection = shortage(half, member.instance, self._snapshot, held_tokens)
         if rejection is not None:
@@ -164,7 +164,9 @@ class _Halves:
         eligible = np.zeros(len(snapshot.columns), np.bool_)
         eligible[list(rows)] = True
         # The token that a prefill yields comes with the prompt's last step; the answer is priced at the other.
-        self._prompts = Pricing(replace(request, expected_output_tokens=0), snapshot, now).prices(eligible, hits)
+        self._prompts = Pricing(msgspec.structs.replace(request, expected_output_tokens=0), snapshot, now).prices(
+            eligible, hits
+        )
         self._answers = Pricing(request, snapshot, now).prices(eligible, arrived)
 
     def prefill(self, row: int) -> Half:

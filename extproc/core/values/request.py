@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from extproc.core.values.instance import Capability
 from extproc.core.values.placement import ANYWHERE, Placement
 
@@ -27,8 +29,7 @@ Countable = Conversation | tuple[bytes, ...]
 """What can be counted exactly: a conversation, or the parts of one plain prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What a client's body asks for, whatever the API it came by."""
 
     api: str  # chat, completions …
@@ -86,8 +87,7 @@ class Caller:
     max_cost: str = ""  # ceiling on what its tokens may cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One client request in the terms that routing needs; token counts are estimates before the engine's own."""
 
     id: str
@@ -114,7 +114,9 @@ class Request:
     request_class: RequestClass = RequestClass.INTERACTIVE
     placement: Placement = ANYWHERE  # what its owner demands of where it is computed
     body_bytes: int = 0  # of the HTTP body, images and all
-    chains: Mapping[KvLayout, tuple[int, ...]] = field(default_factory=dict)  # in engines' own blocks, if ids are known
+    chains: Mapping[KvLayout, tuple[int, ...]] = msgspec.field(
+        default_factory=dict
+    )  # in engines' own blocks, if ids are known
 
     @property
     def longest_tokens(self) -> float:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from extproc.core.models.plan import ABSENT, CONTEXT
@@ -137,7 +138,7 @@ def test_limits_open_a_fallback_and_the_first_comes_back() -> None:
     small, big = _options()
 
     def choose(name: str) -> str:
-        first, second = replace(small.request, id=name), replace(big.request, id=name)
+        first, second = msgspec.structs.replace(small.request, id=name), msgspec.structs.replace(big.request, id=name)
         options = (Option(first), Option(second, -9.0, rank=1, opens_for=ABSENT))
         return made.choose_among(options, 0.0, 0.0).option.request.model
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from extproc.core.pricing.classes import ClassPolicy
@@ -182,7 +182,7 @@ def test_invented_names_neither_grow_without_bound_nor_keep_others_out() -> None
 def test_the_class_of_a_request_rides_with_its_features() -> None:
     """Whoever hears of the outcome judges it by that."""
     made = router(instance("a"))
-    asked = replace(request(), request_class=RequestClass.BATCH)
+    asked = msgspec.structs.replace(request(), request_class=RequestClass.BATCH)
     chosen = made.choose(asked, 0.0, 0.0).chosen
     assert chosen is not None
     assert made.features(asked, chosen).request_class == "batch"
