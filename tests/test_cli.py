@@ -1,4 +1,4 @@
-"""The command line: helpful, honest about its exit status, and in step with the documentation."""
+"""The command line: helpful, and honest about its exit status. tests/docs holds it against the documentation."""
 
 from __future__ import annotations
 
@@ -8,28 +8,11 @@ import shlex
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from extproc.cli import COMMANDS, build_parser, main
 from tests.processes import extproc
-
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "redis/README.md"]
-
-
-def documented_commands() -> list[str]:
-    """Every line in a shell block of the documentation that starts with `extproc`."""
-    blocks = [block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)]
-    lines = [line.strip() for block in blocks for line in re.sub(r"\\\n", " ", block).splitlines()]
-    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("extproc ")})
-
-
-@pytest.mark.parametrize("line", documented_commands())
-def test_every_documented_command_is_one_that_the_command_line_takes(line: str) -> None:
-    arguments = shlex.split(line.partition(" > ")[0])[1:]
-    assert build_parser().parse_args(arguments).run
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,7 +2,7 @@
 
 One stream of deltas for each incarnation of an instance, bounded in length, and one snapshot that says up to which
 entry it holds. A reader takes the snapshot, then the entries after it, then what comes. Payloads are opaque bytes.
-Keys are described in redis/README.md.
+Keys are described in docs/registry-schema.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The registry in Redis or Valkey: publish instances, give orders, and follow the fleet by push.
 
-Keys and messages are described in redis/README.md.
+Keys and messages are described in docs/registry-schema.md.
 """
 
 from __future__ import annotations

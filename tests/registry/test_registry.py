@@ -23,7 +23,7 @@ from tests.core.builders import instance
 from tests.redis_server import RedisServer, free_port
 from tests.registry.deployments import cluster_node
 
-README = Path(__file__).parents[2] / "redis" / "README.md"
+README = Path(__file__).parents[2] / "docs" / "registry-schema.md"
 LONG_S = 30.0  # never reached by a machine that works
 
 
