@@ -17,7 +17,7 @@ _COMMENT = re.compile(r"(?:^|\s)#\s.*$")
 
 
 class Block(NamedTuple):
-    """A fenced block: its page from the root of the repository, the line of its fence, its language (or nothing), its text."""
+    """A fenced block: its page from the root of the repository, the line of its fence, its language or nothing."""
 
     page: str
     line: int
@@ -40,13 +40,23 @@ def blocks(*languages: str) -> list[Block]:
 
 def commands() -> list[Command]:
     """All lines of all blocks for a shell, each text once."""
-    found: dict[str, Command] = {}
-    for block in blocks("sh"):
-        joined = re.sub(r"\s*\\\n\s*", " ", block.text)
-        for raw in joined.splitlines():
-            if text := _COMMENT.sub("", raw).strip():
-                found.setdefault(text, Command(block.page, block.line, text))
-    return list(found.values())
+    return list({one.text: one for block in reversed(blocks("sh")) for one in reversed(_lines(block))}.values())[::-1]
+
+
+def commands_of(page: Path, heading: str) -> list[Command]:
+    """Those of one section, in their order."""
+    text = page.read_text(encoding="utf-8")
+    start = text.index(f"\n{heading}\n")
+    first, after = text.count("\n", 0, start) + 1, text.find("\n## ", start + 1)
+    last = text.count("\n", 0, after) + 1 if after > 0 else len(text)
+    found = [block for block in _of(page) if block.language == "sh" and first <= block.line <= last]
+    return [one for block in found for one in _lines(block)]
+
+
+def _lines(block: Block) -> list[Command]:
+    joined = re.sub(r"\s*\\\n\s*", " ", block.text)
+    bare = [_COMMENT.sub("", line).strip() for line in joined.splitlines()]
+    return [Command(block.page, block.line, text) for text in bare if text]
 
 
 def named(found: Command | Block) -> str:

@@ -6,7 +6,7 @@ import re
 import shlex
 from enum import StrEnum
 
-from tests.docs.blocks import Command
+from tests.docs.blocks import DOCS, Command, commands_of
 
 
 class Way(StrEnum):
@@ -24,29 +24,18 @@ class Way(StrEnum):
 
 # Of our own commands, what needs no fleet and ends at once.
 _RUN = re.compile(r"extproc (envoy-config|digest|config (check|show|reference))\b")
-# What the live test runs as it is written: tests/docs/test_live.py.
-LIVE = (
-    "extproc fleet",
-    "extproc fleet --json > now.json",
-    "extproc fleet --json > fleet.json",
-    "extproc fleet drain gpu-0",
-    "extproc fleet resume gpu-0",
-    "extproc explain last",
-    "extproc top --once --json",
-)
-SLOW = (
-    "extproc simulate --traffic 'chat?requests=2000' --fleet mixed --load 0.85",
-    "extproc simulate --list",
-)
+# The quickstart's own fleet is started from these, in their order: tests/docs/test_quickstart.py.
+QUICKSTART = commands_of(DOCS / "quickstart.md", "## The same by hand")
+SLOW = ("extproc simulate --traffic 'chat?requests=2000' --fleet mixed --load 0.85",)
 NOBODY = {
     "kubectl ": "needs a cluster; manifests are held against their schemas by tests of their own",
     "consul ": "needs Consul; what it reads is held against its own validation rules in tests/control",
     "docker ": "needs a container engine; the file it reads is tested by itself",
     "redis-cli ": "is a client of Redis' own; tests/registry runs the script by the same keys and arguments",
+    "mkdocs ": "tests/docs/test_site.py and CI run it, into another directory",
     "curl ": "asks a deployment; the pages are asked by tests/server",
     "helm ": "needs a cluster",
     "promtool ": "is Prometheus' own; tests/observe runs it where it is installed",
-    "ghz ": "is another project's tool",
     "kill ": "names a process of the reader's",
 }
 
@@ -61,14 +50,14 @@ def way(command: Command) -> Way | None:
     """The first rule that knows the line, or None: then it needs one."""
     text = bare(command)
     rules: list[tuple[bool, Way]] = [
-        (command.text in LIVE, Way.LIVE),
+        (command.text in {one.text for one in QUICKSTART}, Way.LIVE),
         (command.text in SLOW, Way.SLOW),
         (_RUN.match(text) is not None, Way.RUN),
         (text.startswith("extproc "), Way.PARSE),
         (text.startswith("echo "), Way.RUN),
         (re.match(r"(python3? -m )?pytest\b", text) is not None, Way.PYTEST),
         (text.startswith(("pip install", "python3 -m venv")), Way.PIP),
-        (text.startswith("mkdocs build"), Way.SLOW),
+        (text.startswith("mkdocs build"), Way.NOBODY),
         (re.match(r"[\w.][\w./-]*/[\w.-]+(\s|$)", text) is not None, Way.EXISTS),
         (text.startswith(tuple(NOBODY)), Way.NOBODY),
     ]

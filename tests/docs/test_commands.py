@@ -16,7 +16,7 @@ import yaml
 
 from extproc.cli import COMMANDS, build_parser, main
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, cases, commands
-from tests.docs.rules import LIVE, NOBODY, SLOW, Way, arguments, bare, way
+from tests.docs.rules import NOBODY, SLOW, Way, arguments, bare, way
 
 ALL = commands()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -31,10 +31,10 @@ def test_every_line_of_every_page_has_a_rule() -> None:
     assert [f"{one.page}:{one.line}: {one.text}" for one in ALL if way(one) is None] == []
 
 
-def test_what_is_asked_of_the_live_fleet_and_of_patience_stands_in_the_pages() -> None:
+def test_what_is_run_with_patience_stands_in_the_pages() -> None:
     """So that no rule outlives its line."""
     texts = {one.text for one in ALL}
-    assert [text for text in (*LIVE, *SLOW) if text not in texts] == []
+    assert [text for text in SLOW if text not in texts] == []
 
 
 def test_shell_blocks_are_called_sh() -> None:
@@ -49,11 +49,12 @@ def test_commands_stand_in_fences() -> None:
     assert {name: found for name, text in outside.items() if (found := indented.findall(text))} == {}
 
 
-@pytest.mark.parametrize("command", of(Way.PARSE, Way.LIVE, Way.SLOW))
+OURS = [one for one in ALL if way(one) in {Way.PARSE, Way.LIVE, Way.SLOW} and bare(one).startswith("extproc ")]
+
+
+@pytest.mark.parametrize("command", cases(OURS))
 def test_the_command_line_takes_it(command: Command) -> None:
     """Flags that do not exist, values of another kind and places left out are errors of argparse."""
-    if not bare(command).startswith("extproc "):
-        pytest.skip("another's command")
     given = arguments(command)
     assert given[0] in COMMANDS
     assert build_parser([given[0]]).parse_args(given).run
@@ -63,7 +64,7 @@ def test_the_command_line_takes_it(command: Command) -> None:
 def test_it_runs_and_ends_well(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a directory of its own that holds what the pages speak of; what it prints is YAML or JSON where that is promised."""
+    """In a directory that holds what the pages speak of; what it prints is YAML, or JSON where that is promised."""
     monkeypatch.chdir(tmp_path)
     if command.text.startswith("echo "):
         subprocess.run(["sh", "-c", command.text], check=True, timeout=10, env={"EXTPROC_ACTION": "start"})
@@ -75,13 +76,29 @@ def test_it_runs_and_ends_well(
     printed = capsys.readouterr().out
     assert printed.strip()
     if given[0] == "envoy-config":
-        documents = [json.loads(printed)] if "--json" in given else list(yaml.safe_load_all(printed))
+        documents = (
+            [json.loads(printed)]
+            if "--json" in given
+            else list(yaml.load_all(printed, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        )
         assert all(documents)
 
 
 @cache
 def markers() -> set[str]:
     return {text.partition(":")[0] for text in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("command", of(Way.SLOW))
+def test_it_runs_and_ends_well_with_patience(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the README shows of its output is what it prints."""
+    assert main(arguments(command)) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    shown = [block.text for block in blocks("") if block.page == command.page and block.line > command.line]
+    if command.page == "README.md":
+        assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in printed.splitlines()]
 
 
 @pytest.mark.parametrize("command", of(Way.PYTEST))
