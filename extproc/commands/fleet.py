@@ -152,7 +152,8 @@ def _sorted(fleet: Fleet) -> list[Member]:
 
 
 def _as_json(fleet: Fleet) -> str:
-    return json.dumps([_fields(member, fleet.age_s(member)) for member in _sorted(fleet)])
+    rows = [_fields(member, fleet.age_s(member)) for member in _sorted(fleet)]
+    return json.dumps(rows, default=msgspec.structs.asdict)  # its counts since its start are a struct
 
 
 def _fields(member: Member, age_s: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import msgspec
 
 from extproc.commands.fleet import _as_json, _as_table
 from extproc.core.fleet.fleet import Fleet, Record, State
-from extproc.core.values.instance import Host, Instance, Lifecycle, Load
+from extproc.core.values.instance import Host, Instance, Lifecycle, Load, Totals
 
 PLAIN = Instance(
     id="gpu-0", incarnation="1", address="10.0.0.1:1", cluster="pool", models=("m",), lifecycle=Lifecycle.READY
@@ -69,3 +69,10 @@ def test_the_json_has_every_fact() -> None:
     assert set(rows[0]) == set(rows[1]) >= set(Instance.__struct_fields__) - {"load"} | set(Load.__struct_fields__)
     assert (rows[0]["host"], rows[0]["running"], rows[0]["price_per_hour"]) == (None, None, None)
     assert (rows[1]["host"]["cpu_pressure"], rows[1]["running"], rows[1]["tags"]) == (0.1, 3, {"team": "a"})
+
+
+def test_what_an_engine_has_counted_stands_in_the_json() -> None:
+    """A struct within the instance; what it does not tell is null."""
+    counted = msgspec.structs.replace(RICH, totals=Totals(requests=7, output_tokens=900))
+    [row] = json.loads(_as_json(fleet(counted)))
+    assert row["totals"] == {"requests": 7, "prompt_tokens": None, "output_tokens": 900, "cached_tokens": None}
