@@ -64,9 +64,9 @@ def named(found: Command | Block) -> str:
     return f"{found.page}:{found.line}:{found.text.splitlines()[0][:60]}"
 
 
-def cases(found: list[Command] | list[Block]) -> list[object]:
+def cases(found: list[Command] | list[Block], *marks: pytest.MarkDecorator) -> list[object]:
     """As parameters of a test."""
-    return [pytest.param(one, id=named(one)) for one in found]
+    return [pytest.param(one, id=named(one), marks=marks) for one in found]
 
 
 def _of(page: Path) -> list[Block]:
