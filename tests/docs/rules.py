@@ -56,6 +56,7 @@ def way(command: Command) -> Way | None:
         (text.startswith("extproc "), Way.PARSE),
         (text.startswith("echo "), Way.RUN),
         (re.match(r"(python3? -m )?pytest\b", text) is not None, Way.PYTEST),
+        (re.match(r"python3? -m tests\.", text) is not None, Way.EXISTS),
         (text.startswith(("pip install", "python3 -m venv")), Way.PIP),
         (text.startswith("mkdocs build"), Way.NOBODY),
         (re.match(r"[\w.][\w./-]*/[\w.-]+(\s|$)", text) is not None, Way.EXISTS),
