@@ -1,6 +1,6 @@
 """The lines of a file of decision records: JSON objects, the rules once and then each decision that was made by them.
 
-JSON has no infinities: they stand as the texts "inf" and "-inf" where a number belongs.
+JSON has no infinities: in rules they stand as the text "inf" where a number belongs.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def rounded(cost: Cost) -> dict[str, float]:
 def policy_line(policy: Policy) -> PolicyLine:
     """The line that must stand before decisions by these rules."""
     rules = policy_seen(policy)
-    return PolicyLine(hashlib.sha256(encoded(rules)).hexdigest()[:12], rules)
+    return PolicyLine(hashlib.sha256(msgspec.json.encode(_finite(msgspec.to_builtins(rules)))).hexdigest()[:12], rules)
 
 
-def encoded(value: object) -> bytes:
+def encoded(line: Line) -> bytes:
     """JSON in one line, without its end."""
-    return msgspec.json.encode(_finite(msgspec.to_builtins(value)))
+    return msgspec.json.encode(_finite(msgspec.to_builtins(line)) if isinstance(line, PolicyLine) else line)
 
 
 def decoded(line: bytes) -> Line:

@@ -27,7 +27,7 @@ from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.patience import Wait
-from extproc.stream.rules import Rules
+from extproc.stream.rules import PARENT_HEADER, Rules
 
 log = logging.getLogger("extproc.serve")
 
@@ -104,6 +104,8 @@ class ExtProc:
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
         exchange = Exchange(shell.router, exchange_id, shell.rules)
+        if shell.rules.traces:
+            exchange.trace_parent = _parent(context)
         call = asyncio.current_task()
         assert call is not None
         self._calls.add(call)
@@ -266,3 +268,8 @@ class ExtProc:
         self._over = True
         for call in self._calls:
             call.cancel()
+
+
+def _parent(context: Any) -> str:
+    """The span of Envoy's call to us, which Envoy puts into the call's own headers; "" if it traces none."""
+    return next((value for name, value in context.invocation_metadata() or () if name == PARENT_HEADER), "")

@@ -129,7 +129,7 @@ def test_what_is_seen_holds_neither_hashes_nor_counts_of_the_prompt() -> None:
     made = router(instance("a"))
     asked = request(prefix=blocks(7, 40), token_counts=(123_456_789,))
     made.choose(asked, 0.0, 0.0)
-    written = encoded(look((Option(asked),), made.snapshot(), 1.0, 0.0)).decode()
+    written = msgspec.json.encode(look((Option(asked),), made.snapshot(), 1.0, 0.0)).decode()
     assert '"prefix_blocks":40' in written
     assert "123456789" not in written
     assert not any(str(block) in written for block in asked.prefix if block > 10_000)

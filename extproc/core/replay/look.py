@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from extproc.core.admission.bounds import Bounds
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import IDLE, Work
 from extproc.core.health.slow_start import WINDOW_S
-from extproc.core.replay.seen import InstanceSeen, OptionSeen, PolicySeen, Seen, Told, WorkSeen
+from extproc.core.replay.seen import BoundsSeen, InstanceSeen, OptionSeen, PolicySeen, Seen, Told, WorkSeen
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.option import Option
@@ -32,12 +33,12 @@ def look(
     return Seen(
         now=now,
         draw=draw,
-        heard_at_s=snapshot.heard_at_s,
+        heard_at_s=_finite(snapshot.heard_at_s),
         tail_begins_s=snapshot.tail.begins_s,
         instances=tuple([_instance(member, snapshot, now, doubtful) for member in snapshot.members]),
         options=tuple([_option(option, snapshot, now) for option in options]),
         full=tuple(full),
-        bounds=bounds,
+        bounds=None if bounds is None else _bounds(bounds),
     )
 
 
@@ -45,6 +46,15 @@ def policy_seen(policy: Policy) -> PolicySeen:
     """The rules in a form that can be written down."""
     crossings = tuple((here, there, way) for (here, there), way in policy.zones.crossings.items())
     return PolicySeen(replace(policy, zones=replace(policy.zones, crossings={})), crossings)
+
+
+def _finite(at_s: float) -> float | None:
+    return None if at_s == -math.inf else at_s
+
+
+def _bounds(bounds: Bounds) -> BoundsSeen:
+    fields = asdict(bounds)
+    return {name: "inf" if value == math.inf else value for name, value in fields.items()}
 
 
 def _instance(member: Member, snapshot: Snapshot, now: float, doubtful: Set[str]) -> InstanceSeen:
@@ -55,7 +65,7 @@ def _instance(member: Member, snapshot: Snapshot, now: float, doubtful: Set[str]
     return InstanceSeen(
         instance,
         member.observed_at_s,
-        member.ready_since_s,
+        _finite(member.ready_since_s),
         _work(snapshot.ledger.work(key)),
         snapshot.cooldowns.remaining_s(key, now) if key in doubtful else 0.0,
         snapshot.backpressure.remaining_s(key, now) if key in doubtful else 0.0,
@@ -73,7 +83,7 @@ def _work(work: Work) -> WorkSeen:
         tuple([(reservation, work.prefilled_at_s[place]) for place, reservation in work.active.items()]),
         pace.requests,
         pace.prefill_s,
-        pace.at_s,
+        _finite(pace.at_s),
         work.foreign_running,
         work.foreign_waiting,
         work.foreign_kv_tokens,
@@ -106,7 +116,7 @@ def _option(option: Option, snapshot: Snapshot, now: float) -> OptionSeen:
 
 def _speeds(model: str, snapshot: Snapshot) -> dict[str, Speed]:
     instances = (member.instance for member in snapshot.members)
-    serving = [each for each in instances if model in each.models or not each.models]  # one that tells none may serve it
+    serving = [each for each in instances if model in each.models or not each.models]  # some tell of none
     return {instance.key: snapshot.beliefs.speed(model, instance) for instance in serving}
 
 

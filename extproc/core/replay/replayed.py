@@ -5,9 +5,12 @@ Each part is the real one with its reads answered from plain values; the columns
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
+from extproc.core.admission.bounds import Bounds
 from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.fleet.fleet import Member
@@ -54,13 +57,14 @@ def replay(seen: Seen, policy: Policy) -> Replayed:
     """Decide again, by the policy of then or by another one. `seen` has at least one option."""
     asked = [_asked(each) for each in seen.options]
     snapshots = [snapshot_of(seen, each, policy) for each in seen.options]
+    bounds = None if seen.bounds is None else msgspec.convert(seen.bounds, Bounds, strict=False)
+    full = frozenset(seen.full)
     by_request = {id(option): snapshot for option, snapshot in zip(asked, snapshots, strict=True)}
 
     def decided(option: Option) -> Decision:
         request, snapshot = option.request, by_request[id(option)]
-        full = frozenset(seen.full)
-        decision = decide(request, snapshot, seen.now, seen.draw, full, seen.bounds)
-        return paired(decision, request, snapshot, seen.now, seen.draw, full, seen.bounds)
+        decision = decide(request, snapshot, seen.now, seen.draw, full, bounds)
+        return paired(decision, request, snapshot, seen.now, seen.draw, full, bounds)
 
     choice = choose_option(asked, decided, policy, seen.draw)
     snapshot = by_request[id(choice.option)]
@@ -71,8 +75,8 @@ def snapshot_of(seen: Seen, option: OptionSeen, policy: Policy) -> Snapshot:
     """What was looked at for one of the models; it answers for that one's request alone."""
     instances = {each.instance.key: each for each in seen.instances}
     return Snapshot(
-        tuple(Member(each.instance, each.observed_at_s, each.ready_since_s) for each in seen.instances),
-        seen.heard_at_s,
+        tuple(Member(each.instance, each.observed_at_s, _long_ago(each.ready_since_s)) for each in seen.instances),
+        _long_ago(seen.heard_at_s),
         _Ledger(instances),
         _Learned(option),
         _Recent(option),
@@ -89,6 +93,10 @@ def snapshot_of(seen: Seen, option: OptionSeen, policy: Policy) -> Snapshot:
     )
 
 
+def _long_ago(at_s: float | None) -> float:
+    return float("-inf") if at_s is None else at_s
+
+
 def _asked(seen: OptionSeen) -> Option:
     chains: dict[KvLayout, tuple[int, ...]] = {KvLayout(size, model): () for size, model in seen.layouts}
     return replace(seen.option, request=replace(seen.option.request, chains=chains))
@@ -99,7 +107,7 @@ def _work_of(seen: WorkSeen) -> Work:
     return Work(
         active={place: each for place, (each, _) in zip(places, seen.sent, strict=True)},
         prefilled_at_s={place: at_s for place, (_, at_s) in zip(places, seen.sent, strict=True)},
-        pace=Pace(seen.pace_requests, seen.pace_prefill_s, seen.pace_at_s),
+        pace=Pace(seen.pace_requests, seen.pace_prefill_s, _long_ago(seen.pace_at_s)),
         foreign_running=seen.foreign_running,
         foreign_waiting=seen.foreign_waiting,
         foreign_kv_tokens=seen.foreign_kv_tokens,
@@ -214,10 +222,3 @@ class _Adapters(Adapters):
 
     def loaded(self, adapter: str) -> Iterator[tuple[str, float]]:
         return iter(self._loaded)
-
-
-def same(decision: Decision, chosen: str | None, alternatives: Sequence[str], rejected: Set[str]) -> bool:
-    """Whether a decision comes to the same choice, the same next best, and turns the same down."""
-    ranked = [each.instance.id for each in decision.candidates]
-    told = [] if chosen is None else [chosen, *alternatives]
-    return ranked == told and {each.instance_id for each in decision.rejected} == rejected

@@ -1,14 +1,13 @@
 """What one decision looked at, as plain values: enough to make it again, and nothing of the prompt's text.
 
-Prompts are known here by their lengths and by what instances hold of them, never by their words or hashes. Infinities
-are values here; whoever writes them down as JSON has to find a form for them.
+Prompts are known here by their lengths and by what instances hold of them, never by their words or hashes. No number is
+infinite, so that JSON can hold all of it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from extproc.core.admission.bounds import Bounds
 from extproc.core.fleet.zones import Crossing
 from extproc.core.flight.work import Reservation
 from extproc.core.snapshot import Policy
@@ -23,7 +22,7 @@ class WorkSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: tuple[tuple[Reservation, float], ...] = ()  # with when each prompt will be computed
     pace_requests: float = 0.0
     pace_prefill_s: float = 0.0
-    pace_at_s: float = float("-inf")
+    pace_at_s: float | None = None  # None: nothing was sent yet
     foreign_running: int = 0
     foreign_waiting: int = 0
     foreign_kv_tokens: float = 0.0
@@ -38,7 +37,7 @@ class InstanceSeen(msgspec.Struct, frozen=True, omit_defaults=True):
 
     instance: Instance
     observed_at_s: float
-    ready_since_s: float = float("-inf")
+    ready_since_s: float | None = None  # None: it was Ready when the router first looked
     work: WorkSeen = WorkSeen()
     resting_s: float = 0.0  # until it takes its next request
     paused_s: float = 0.0  # for which it is taken to be full
@@ -72,17 +71,21 @@ class OptionSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     speeds: dict[str, Speed] = {}
 
 
+BoundsSeen = dict[str, float | bool | str | None]
+"""The fields of `core.admission.bounds.Bounds`; what nothing bounds is the text "inf"."""
+
+
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that one decision looked at, its policy apart: that is the same for many."""
 
     now: float
     draw: float
-    heard_at_s: float
+    heard_at_s: float | None  # None: nothing was heard of yet
     tail_begins_s: float
     instances: tuple[InstanceSeen, ...]
     options: tuple[OptionSeen, ...]
     full: tuple[str, ...] = ()
-    bounds: Bounds | None = None
+    bounds: BoundsSeen | None = None
 
 
 class PolicySeen(msgspec.Struct, frozen=True):

@@ -1,0 +1,59 @@
+"""Who is told of each decision beside the metrics: the log, the tracer and the recorder, as the operator wants them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from extproc.config import ServeSettings
+from extproc.core.router import Router
+from extproc.observe.decision_log import DecisionLog
+from extproc.observe.metrics import Metrics
+from extproc.observe.observer import Observer
+from extproc.observe.record_file import RecordFile
+from extproc.observe.record_metrics import RecordCollector
+from extproc.observe.recorder import Recorder
+from extproc.observe.settings import RecordSettings
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import Reply
+
+
+@asynccontextmanager
+async def telling(settings: ServeSettings, router: Router, observer: Observer, metrics: Metrics) -> AsyncIterator[None]:
+    """Tell them for as long as the context is open. Raises ConfigError if a record's file cannot be written."""
+    async with AsyncExitStack() as stack:
+        if settings.logs.decisions_share or logging.getLogger("extproc").isEnabledFor(logging.DEBUG):
+            observer.also.append(DecisionLog(settings.logs.decisions_share).replied)
+        if settings.tracing is not None:
+            from extproc.observe.tracing import Tracing  # noqa: PLC0415 - nothing of it is loaded where it is off
+
+            name = secrets.token_hex(4) if settings.worker is None else f"worker-{settings.worker.number}"
+            tracing = await stack.enter_async_context(Tracing(settings.tracing, name))
+            observer.also.append(tracing.replied)
+        if settings.records is not None:
+            records = _of_worker(settings.records, settings)
+            file = stack.enter_context(RecordFile(records.path, records.most_bytes))
+            recorder = Recorder(file.write, records.share, _today)
+            router.on_choice = recorder.chosen
+            observer.also.append(partial(_recorded, recorder))
+            metrics.add(RecordCollector(recorder, file))
+        yield
+
+
+def _of_worker(records: RecordSettings, settings: ServeSettings) -> RecordSettings:
+    if settings.worker is None:
+        return records
+    return replace(records, path=records.path.with_name(f"{records.path.name}.{settings.worker.number}"))
+
+
+def _recorded(recorder: Recorder, exchange: Exchange, reply: Reply, _took_s: float) -> None:
+    recorder.replied(exchange, reply)
+
+
+def _today() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
