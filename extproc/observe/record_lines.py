@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -83,17 +84,27 @@ def rounded(cost: Cost) -> dict[str, float]:
 def policy_line(policy: Policy) -> PolicyLine:
     """The line that must stand before decisions by these rules."""
     rules = policy_seen(policy)
-    return PolicyLine(hashlib.sha256(msgspec.json.encode(_finite(msgspec.to_builtins(rules)))).hexdigest()[:12], rules)
+    return PolicyLine(hashlib.sha256(msgspec.json.encode(_plain(rules))).hexdigest()[:12], rules)
 
 
 def encoded(line: Line) -> bytes:
     """JSON in one line, without its end."""
-    return msgspec.json.encode(_finite(msgspec.to_builtins(line)) if isinstance(line, PolicyLine) else line)
+    return msgspec.json.encode(_plain(line) if isinstance(line, PolicyLine) else line)
 
 
 def decoded(line: bytes) -> Line:
     """One line. Raises msgspec.ValidationError, or its parent DecodeError where it is no JSON."""
     return _decoder.decode(line)
+
+
+def _plain(value: object) -> Any:
+    return _finite(msgspec.to_builtins(value, enc_hook=_mapping, order="deterministic"))
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"rules hold a {type(value).__name__}, which has no form in JSON")
 
 
 def _finite(value: Any) -> Any:
