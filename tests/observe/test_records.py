@@ -13,17 +13,27 @@ import pytest
 
 from extproc.cli import main
 from extproc.core.admission.admission import Admission
+from extproc.core.replay.replayed import policy_of
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.observe.record_file import RecordFile
-from extproc.observe.record_lines import DecisionLine, Line
+from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
 from extproc.observe.recorder import Recorder, drawn
+from extproc.policy_file import load_policy
 from extproc.stream.errands import Hold
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RequestBody, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
+from tests.test_policy_file_models import FULL
 
+REST = """
+own_zone: eu-1
+crossings: [{between: [eu-1, eu-2], rtt_ms: 2, price_per_gb: 0.01}]
+classes: {interactive: {ttft: 2.0}}
+admission: {max_held_requests: 5, tenant_weights: {search: 2.0}}
+cold: {models: {big: {start_s: 30.0}}}
+"""
 MIB = 1024 * 1024
 CANARY = "the canary sings"
 
@@ -216,3 +226,32 @@ def test_files_that_cannot_be_used_are_one_readable_line(tmp_path: Path, capsys:
     assert "perhaps it is of another version" in capsys.readouterr().err
     assert main(["serve", "--listen", "127.0.0.1:0", "--record", str(tmp_path / "no" / "d.jsonl")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_all_rules_of_a_policy_file_come_back_as_they_were(tmp_path: Path) -> None:
+    """Zones, classes, virtual models with their rules, cold models, admission; the digest is of what they say."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(FULL + REST)
+    operator, again = load_policy(file), load_policy(file)
+    rules, same = (
+        Policy(zones=each.zones, classes=each.classes, models=each.models, cold=each.cold, admission=each.admission)
+        for each in (operator, again)
+    )
+    line = decoded(encoded(policy_line(rules)))
+    assert isinstance(line, PolicyLine)
+    assert policy_of(line.rules) == rules
+    assert line.policy == policy_line(same).policy != policy_line(Policy()).policy
+
+
+def test_a_choice_among_models_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each model was decided upon by itself; the record holds all of them."""
+    (tmp_path / "policy.yaml").write_text(FULL)
+    path, operator = tmp_path / "d.jsonl", load_policy(tmp_path / "policy.yaml")
+    made = router(
+        instance("s", models=("small",)), instance("b", models=("big",)), policy=Policy(models=operator.models)
+    )
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder, model="auto")
+    assert [each["option"]["request"]["model"] for each in read(path)[1]["seen"]["options"]] == ["small", "spare"]
+    assert main(["explain", "--record", str(path)]) == 0
+    assert "the same choice" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from extproc.core.admission.bounds import Bounds
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import IDLE, Work
 from extproc.core.health.slow_start import WINDOW_S
+from extproc.core.models.joint import session_mark
 from extproc.core.replay.seen import BoundsSeen, InstanceSeen, OptionSeen, PolicySeen, Seen, Told, WorkSeen
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed import Speed
@@ -121,5 +122,5 @@ def _speeds(model: str, snapshot: Snapshot) -> dict[str, Speed]:
 
 
 def _bare(request: Request) -> Request:
-    """Without what is made from the prompt's words, which no decision reads but to look it up."""
-    return replace(request, prefix=(), chains={}, token_counts=())
+    """Without what is made from the prompt's words, which no decision reads but to look it up, and what clients say."""
+    return replace(request, prefix=(), chains={}, token_counts=(), session=session_mark(request.session))
