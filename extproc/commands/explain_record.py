@@ -21,7 +21,7 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="what `extproc serve --record` has written, its workers' files and older halves included; ID says which"
-        " decision (default: the last one)",
+        " decision, and without it the last one counts",
     )
     group.add_argument(
         "--what-if",

@@ -10,8 +10,6 @@ from extproc.commands.numbers import count, share
 from extproc.errors import ConfigError
 from extproc.observe.settings import LogForm, LogLevel, LogSettings, RecordSettings, TracingSettings
 
-_MIB = 1024 * 1024
-
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     """How the log is written, of every command that runs long."""
@@ -72,11 +70,11 @@ def add_observing_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of requests, 0 to 1, that are written down (default %(default)s)",
     )
     group.add_argument(
-        "--record-mib",
+        "--record-bytes",
         type=count,
-        default=settings.most_bytes // _MIB,
-        metavar="MIB",
-        help="size of the file and its older half, FILE.old, together, in MiB (default %(default)s)",
+        default=settings.most_bytes,
+        metavar="BYTES",
+        help="size of the file and its older half, FILE.old, together (default %(default)s)",
     )
 
 
@@ -104,4 +102,4 @@ def record_settings(args: argparse.Namespace) -> RecordSettings | None:
     """Return where decisions are written down, None if nowhere."""
     if args.record is None:
         return None
-    return RecordSettings(path=args.record, share=args.record_share, most_bytes=args.record_mib * _MIB)
+    return RecordSettings(path=args.record, share=args.record_share, most_bytes=args.record_bytes)

@@ -144,4 +144,4 @@ def test_all_commands_that_run_long_take_the_flags(
         assert (args.log_format, args.log_level) == ("json", "debug")
     monkeypatch.setenv("EXTPROC_LOG_LEVEL", "loud")
     assert main(["serve", "--listen", "127.0.0.1:0"]) == 2
-    assert "--log-level 'loud' is none of debug, info, warning, error" in capsys.readouterr().err
+    assert "EXTPROC_LOG_LEVEL: must be one of debug, info, warning, error, not 'loud'" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from extproc.cli import main
+from extproc.config_file.load import load_policy
 from extproc.core.admission.admission import Admission
 from extproc.core.replay.replayed import policy_of
 from extproc.core.router import Router
@@ -19,13 +20,12 @@ from extproc.core.snapshot import Policy
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
 from extproc.observe.recorder import Recorder, drawn
-from extproc.policy_file import load_policy
 from extproc.stream.errands import Hold
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RequestBody, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
-from tests.test_policy_file_models import FULL
+from tests.test_config_file_models import FULL
 
 REST = """
 own_zone: eu-1
@@ -228,7 +228,7 @@ def test_files_that_cannot_be_used_are_one_readable_line(tmp_path: Path, capsys:
     assert "No such file" in capsys.readouterr().err
 
 
-def test_all_rules_of_a_policy_file_come_back_as_they_were(tmp_path: Path) -> None:
+def test_all_rules_of_a_configuration_file_come_back_as_they_were(tmp_path: Path) -> None:
     """Zones, classes, virtual models with their rules, cold models, admission; the digest is of what they say."""
     file = tmp_path / "policy.yaml"
     file.write_text(FULL + REST)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import asdict, replace
 
+import msgspec
+
 from extproc.core.admission.bounds import Bounds
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import IDLE, Work
@@ -123,4 +125,6 @@ def _speeds(model: str, snapshot: Snapshot) -> dict[str, Speed]:
 
 def _bare(request: Request) -> Request:
     """Without what is made from the prompt's words, which no decision reads but to look it up, and what clients say."""
-    return replace(request, prefix=(), chains={}, token_counts=(), session=session_mark(request.session))
+    return msgspec.structs.replace(
+        request, prefix=(), chains={}, token_counts=(), session=session_mark(request.session)
+    )
