@@ -143,7 +143,7 @@ async def serve(
         reader,
         registry,
         siblings or nullcontext(),
-        telling(settings, router, observer, metrics),
+        telling(settings, router, observer, metrics, registry.link),
         keeping_intents(router, registry, name, settings, metrics),
         telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
     ):

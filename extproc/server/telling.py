@@ -1,4 +1,4 @@
-"""Who is told of each decision beside the metrics: the log, the tracer and the recorder, as the operator wants them."""
+"""Who is told of each decision beside the metrics: the log, the tracer and the recorder; and of commands to Redis."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from extproc.adapters.redis_link import Link
 from extproc.config import ServeSettings
 from extproc.core.router import Router
 from extproc.observe.decision_log import DecisionLog
@@ -18,14 +19,20 @@ from extproc.observe.observer import Observer
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_metrics import RecordCollector
 from extproc.observe.recorder import Recorder
+from extproc.observe.redis_metrics import RedisCalls
 from extproc.observe.settings import RecordSettings
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Reply
 
 
 @asynccontextmanager
-async def telling(settings: ServeSettings, router: Router, observer: Observer, metrics: Metrics) -> AsyncIterator[None]:
+async def telling(
+    settings: ServeSettings, router: Router, observer: Observer, metrics: Metrics, link: Link
+) -> AsyncIterator[None]:
     """Tell them for as long as the context is open. Raises ConfigError if a record's file cannot be written."""
+    redis_calls = RedisCalls()
+    link.on_command = redis_calls.called
+    metrics.add(redis_calls)
     async with AsyncExitStack() as stack:
         if settings.logs.decisions_share or logging.getLogger("extproc").isEnabledFor(logging.DEBUG):
             observer.also.append(DecisionLog(settings.logs.decisions_share).replied)
