@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
+import extproc
 from extproc.cli import main
 from extproc.core.router import Router
 from extproc.observe.metrics import Gauges, Metrics
@@ -19,6 +21,7 @@ from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of, url_of
 from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.telling import guarded
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
 from tests.otlp_receiver import Receiver
@@ -140,3 +143,24 @@ def test_an_endpoint_is_a_url_whose_path_may_be_left_out(capsys: pytest.CaptureF
     assert url_of("https://collector/otlp/v1/traces") == "https://collector/otlp/v1/traces"
     assert main(["serve", "--otlp-endpoint", "collector:4318"]) == 2
     assert "is not a URL" in capsys.readouterr().err
+
+
+def test_nothing_of_it_is_imported_where_it_is_off() -> None:
+    """OpenTelemetry has one importer, and that one is imported within functions alone."""
+    importers = {"opentelemetry": set(), "extproc.observe.tracing": set()}  # type: dict[str, set[str]]
+    for path in Path(extproc.__file__).parent.rglob("*.py"):
+        for line in path.read_text().splitlines():
+            for name, found in importers.items():
+                if line.startswith((f"import {name}", f"from {name}")):
+                    found.add(path.name)
+    assert importers == {"opentelemetry": {"tracing.py"}, "extproc.observe.tracing": set()}
+
+
+def test_who_cannot_be_told_of_a_decision_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    """The fault is logged."""
+
+    def broken(what: str) -> None:
+        raise ValueError(what)
+
+    guarded(broken)("disk")
+    assert "a decision could not be told of" in caplog.text
