@@ -21,8 +21,8 @@ class DecisionLog:
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
         """A request was answered, after so many seconds of work."""
-        request = exchange.request
-        chosen = drawn("" if request is None else request.id, self._share)
+        name = exchange.trace_id if exchange.request is None else exchange.request.id
+        chosen = self._share >= 1.0 or (bool(name) and drawn(name, self._share))
         level = logging.INFO if chosen else logging.DEBUG
         if log.isEnabledFor(level):
             log.log(level, "decided", extra=decided(exchange, reply) | {"took_s": round(took_s, 6)})

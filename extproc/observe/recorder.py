@@ -19,7 +19,7 @@ from extproc.observe.record_lines import Decided, DecisionLine, Line, PolicyLine
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 
-_MOST_SEEN = 100_000  # instances in records of requests that are not answered yet: some 100 MB with 10 requests each
+_MOST_SEEN = 20_000  # instances in records of requests that are held, or have left: some 20 MB with 10 requests each
 
 
 class _Pending(NamedTuple):

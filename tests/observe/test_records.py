@@ -217,6 +217,18 @@ def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
     assert (recorder.written, recorder.left_out) == (0, 1)
 
 
+def test_what_is_never_answered_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as requests that are held and whose clients leave; the oldest make room, and are counted."""
+    monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 10)
+    made = fleet()
+    recorder = Recorder(lambda line: True, 1.0, today)
+    made.on_choice = recorder.chosen
+    for number in range(20):
+        ask(made, f"r{number}")
+    assert list(recorder._pending) == [f"r{number}" for number in range(15, 20)]
+    assert recorder.left_out == 15
+
+
 def test_files_that_cannot_be_used_are_one_readable_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "d.jsonl"
     assert main(["explain", "--record", str(path)]) == 2
