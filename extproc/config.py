@@ -15,6 +15,7 @@ from extproc.addresses import Access, Endpoint, TlsFiles
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import ConfigError
+from extproc.observe.settings import LogSettings, RecordSettings, TracingSettings
 from extproc.stream.rules import Rules
 
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -52,6 +53,9 @@ class ServeSettings:
     policy: Policy = field(default_factory=Policy)
     rules: Rules = field(default_factory=Rules)
     intent_target: Target | None = None  # whom to tell of models that are wanted
+    logs: LogSettings = field(default_factory=LogSettings)
+    tracing: TracingSettings | None = None  # None: no spans
+    records: RecordSettings | None = None  # None: decisions are not written down
     said: Mapping[str, str] = field(default_factory=dict)  # all flags by their keys, to tell which have changed
 
 

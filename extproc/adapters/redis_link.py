@@ -19,7 +19,7 @@ from extproc.adapters.redis_settings import Address, Kind, RedisSettings, parse
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 __all__ = ["Following", "Link", "Message", "Script", "StreamEntry"]
 
@@ -48,6 +48,8 @@ class Link:
     def __init__(self, settings: RedisSettings | str, *, patience_s: float = 0.0) -> None:
         """Connect to nothing yet. `patience_s` is how long a command may block. Raises ConfigError for a wrong URL."""
         self.settings = parse(settings) if isinstance(settings, str) else settings
+        self.on_command: Callable[[str, float, bool], None] | None = None
+        """Told of each command: its name, the seconds until it was answered or given up, whether it failed."""
         self._patience_s = patience_s
         self._nodes = self.settings.nodes  # of a cluster; those we were told of, and those we heard of
         self._server: _Server | None = None
@@ -86,6 +88,18 @@ class Link:
 
     async def command(self, *words: Word) -> Any:
         """Run one command and return its reply as RESP2 has it: bytes, int, None or lists of them."""
+        if self.on_command is None:
+            return await self._command(*words)
+        began_s, failed = time.monotonic(), False
+        try:
+            return await self._command(*words)
+        except RegistryError as error:
+            failed = not (isinstance(error, ServerError) and error.no_script)  # then it is run in another form
+            raise
+        finally:
+            self.on_command(str(words[0]), time.monotonic() - began_s, failed)
+
+    async def _command(self, *words: Word) -> Any:
         for hop in range(_HOPS):
             server = await self._current()
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from extproc.agent.agent import run_agent
 from extproc.agent.backend import Backend, KvEvents
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
+from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_redis_arguments(parser)
     _add_kv_events(parser)
     _add_pace(parser)
+    add_log_arguments(parser)
 
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +165,9 @@ def run(args: argparse.Namespace) -> int:
         state_file=args.state_file,
     )
     source = _source(args, facts)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    from extproc.observe.logs import configure
+
+    configure(log_settings(args))
     uvloop.run(_run(source, settings, args))
     return 0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
-import sys
 from typing import TYPE_CHECKING
 
 from extproc.addresses import parse_endpoint
@@ -15,6 +13,7 @@ from extproc.commands.deciding_arguments import operator_policy, speed_priors
 from extproc.commands.destination_arguments import add_destination_arguments, destinations
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import count, seconds, seconds_or_zero
+from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.commands.webhook_arguments import add_webhook_arguments, webhook_target
 from extproc.core.scaling.rules import ScalingRules
@@ -98,6 +97,7 @@ def _add_acting(parser: argparse.ArgumentParser) -> None:
         help="seconds without acting after an outage or a change of leader, in which agents tell of themselves"
         " (default: %(default)s)",
     )
+    add_log_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,7 +114,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     import uvloop
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from extproc.observe.logs import configure
+
+    configure(log_settings(args))
     uvloop.run(run_autoscale(settings))
     return 0
 

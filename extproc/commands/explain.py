@@ -28,6 +28,7 @@ from extproc.commands.deciding_arguments import (
     tokenizer_directories,
 )
 from extproc.commands.destination_arguments import destinations
+from extproc.commands.explain_record import add_record_arguments, run_record
 from extproc.commands.redis_arguments import redis_settings
 from extproc.commands.trust_arguments import trust
 from extproc.core.reasons.explanation import Explanation, explain
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
     from extproc.adapters.tokenizers import Tokenizers
 
 HELP = "Why a request went where it went, or would go now: constraints, every cost term, the second best."
-EXAMPLE = "extproc explain last\n  extproc explain --body request.json --path /v1/chat/completions"
+EXAMPLE = (
+    "extproc explain last\n  extproc explain --record decisions.jsonl last\n"
+    "  extproc explain --body request.json --path /v1/chat/completions"
+)
 AS_SERVICE = deciding_flags()
 
 _ALL = 1_000_000  # as many next best instances are told of as there are
@@ -69,14 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE", help="a request header; may be given again"
     )
+    add_record_arguments(parser)
     add_deciding_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain; 1 if the request is not known, or could be served by no instance."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="extproc explain: %(message)s")
-    if (args.id is None) == (args.body is None):
-        raise ConfigError("say which request: an ID (or `last`), or --body FILE")
+    if args.record is not None and args.body is None:
+        return run_record(args)
+    if (args.id is None) == (args.body is None) or args.record is not None:
+        raise ConfigError("say which request: an ID (or `last`), --body FILE, or --record FILE")
     if args.body is not None:
         told = asyncio.run(_of_body(args))
     else:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import sys
 
 from extproc.addresses import parse_endpoint
 from extproc.commands.deciding_arguments import (
@@ -19,6 +17,12 @@ from extproc.commands.destination_arguments import destinations
 from extproc.commands.intent_arguments import add_intent_arguments, intent_target
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import count, seconds_or_zero
+from extproc.commands.observe_arguments import (
+    add_observing_arguments,
+    log_settings,
+    record_settings,
+    tracing_settings,
+)
 from extproc.commands.redis_arguments import redis_settings
 from extproc.commands.trust_arguments import trust
 from extproc.config import ServeSettings, header_name
@@ -105,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_intent_arguments(parser)
     add_listen_arguments(parser)
+    add_observing_arguments(parser)
     add_deciding_arguments(parser)
 
 
@@ -121,6 +126,7 @@ def rules(args: argparse.Namespace, operator: OperatorPolicy) -> Rules:
         body_limit_bytes=args.body_limit_bytes,
         limits=limits(args, operator),
         rule_headers=operator.models.headers,
+        traces=bool(args.otlp_endpoint),
     )
 
 
@@ -154,6 +160,9 @@ def serve_settings(args: argparse.Namespace) -> ServeSettings:
         policy=policy(args, operator),
         intent_target=intent_target(args),
         said={key: repr(value) for key, value in args.said.items()},
+        logs=log_settings(args),
+        tracing=tracing_settings(args),
+        records=record_settings(args),
     )
     if settings.intent_target is not None and settings.policy.cold is None:
         raise ConfigError(
@@ -171,9 +180,10 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from extproc.cli import parse_arguments
+    from extproc.observe.logs import configure
     from extproc.server.reload import Reload
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure(log_settings(args))
     settings = serve_settings(args)
     news = None
     if args.config is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 
 from extproc.addresses import parse_endpoint
 from extproc.commands.destination_arguments import add_destination_arguments, destinations
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import seconds, seconds_or_zero
+from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.commands.retry_arguments import add_retry_arguments, retries
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
@@ -83,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_listen_arguments(parser)
     add_destination_arguments(parser)
     add_redis_arguments(parser)
+    add_log_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.write_seen_as and not (args.write and args.write_seen_as.startswith("/")):
         raise ConfigError("--write-seen-as is the whole path by which Envoy sees the directory of --write")
+    from extproc.observe.logs import configure
     from extproc.server.xds_run import XdsSettings, run_xds
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure(log_settings(args))
     envoy = EnvoySettings(
         xds=XdsSource(),
         shape=Shape(args.shape),

@@ -5,7 +5,7 @@ Each method takes `now`; none does I/O. `choose` is `decide` followed by the boo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from math import ceil
 
@@ -48,6 +48,8 @@ from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Request
 
+OnChoice = Callable[[Sequence[Option], Snapshot, float, float, Set[str], Bounds | None, Choice], None]
+
 
 class Router:
     """Fleet, ledger, prefixes, beliefs and cool-downs of one router process."""
@@ -73,6 +75,8 @@ class Router:
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
         self.cold = ColdModels(self.policy.cold)
+        self.on_choice: OnChoice | None = None
+        """Called with each choice and what it was made from, before it is booked."""
         self.gate: Gate | None = None
         self.use(self.policy)
 
@@ -172,6 +176,8 @@ class Router:
 
         choice = choose_option(options, decided, self.policy, draw)
         decision = choice.decision
+        if self.on_choice is not None:
+            self.on_choice(options, snapshot, now, draw, full, bounds, choice)
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
             self.book(choice.option.request, decision.chosen, now, decision.partner)

@@ -17,6 +17,7 @@ from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.rows import decision_row
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
+from extproc.observe.phases import Phases
 from extproc.observe.recent import RecentDecisions
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
@@ -41,6 +42,10 @@ class Observer:
         self._tally = tally
         self._watch = watch
         self._recent = RecentDecisions()
+        self.phases = Phases()
+        metrics.add(self.phases.spread)
+        self.also: list[Callable[[Exchange, Reply, float], None]] = []
+        """Told of each reply too that ends a request's course, with the seconds that it took."""
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
         """One message was answered in `took_s` seconds."""
@@ -64,6 +69,8 @@ class Observer:
             self._recent.add(material, exchange.trace_id, features, self._watch.clock() if self._watch else 0.0)
         if self._watch is not None:
             self._watch.replied(exchange, reply, took_s)
+        for tell in self.also:
+            tell(exchange, reply, took_s)
 
     def _count_held(self, exchange: Exchange, reply: Reply) -> None:
         request, decision = exchange.request, exchange.decision

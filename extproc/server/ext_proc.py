@@ -18,6 +18,7 @@ from extproc.api.reading import Unread
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.observer import Observer
+from extproc.observe.phases import Stopwatch
 from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
@@ -27,7 +28,7 @@ from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.patience import Wait
-from extproc.stream.rules import Rules
+from extproc.stream.rules import PARENT_HEADER, Rules
 
 log = logging.getLogger("extproc.serve")
 
@@ -104,6 +105,9 @@ class ExtProc:
         self.idle.clear()
         exchange_id = f"{self._name}-{next(self._numbers)}"
         exchange = Exchange(shell.router, exchange_id, shell.rules)
+        if shell.rules.traces:
+            exchange.trace_parent = _parent(context)
+        watch = Stopwatch()
         call = asyncio.current_task()
         assert call is not None
         self._calls.add(call)
@@ -111,15 +115,18 @@ class ExtProc:
             while (data := await context.read()) is not grpc.aio.EOF:
                 began_s = shell.clock()
                 message = wire.decode_message(data, wanted)
+                read_at_s = shell.clock()
                 step = exchange.receive(message, began_s, shell.draw())
+                watch.read_s += read_at_s - began_s
+                watch.decide_s += shell.clock() - read_at_s
                 answers_headers = isinstance(message, ResponseHeaders)
                 # The engine's answer, or room for it, may be minutes away: the body is not kept until then.
                 del data, message
                 if not isinstance(step, tuple):
-                    step, began_s = await self._resumed(exchange, step, began_s, call, context)
+                    step, began_s = await self._resumed(exchange, step, began_s, watch, call, context)
                 if answers_headers:
                     self._holding.stir()
-                answers = self._encoded(exchange, step, began_s)
+                answers = self._encoded(exchange, step, began_s, watch)
                 del step
                 for answer in answers:
                     await context.write(answer)
@@ -137,11 +144,17 @@ class ExtProc:
             self._close(exchange, exchange_id)
 
     async def _resumed(
-        self, exchange: Exchange, errand: Errand, began_s: float, call: asyncio.Task[Any], context: Any
+        self,
+        exchange: Exchange,
+        errand: Errand,
+        began_s: float,
+        watch: Stopwatch,
+        call: asyncio.Task[Any],
+        context: Any,
     ) -> tuple[Replies, float]:
         """Run errands up to the replies. These come with `began_s`, later by the time that the request has waited."""
         shell = self._shell
-        step = await self._run(exchange, errand)
+        step = await self._run(exchange, errand, watch)
         while not isinstance(step, tuple):
             waits_from_s = shell.clock()
             wait, more_time = exchange.wait(step, waits_from_s)
@@ -150,14 +163,15 @@ class ExtProc:
                 await context.write(wire.encode_reply(more_time, shell.cluster_header))
             result, now = await self._waited(wait), shell.clock()
             began_s += now - waits_from_s  # waiting is no part of what answering takes
-            step = await self._run(exchange, exchange.resume(result, now, shell.draw()))
+            step = await self._run(exchange, self._went_on(exchange, result, now, watch), watch)
         self._noted(call, step)
         return step, began_s
 
-    async def _run(self, exchange: Exchange, step: Replies | Errand) -> Replies | Wait:
+    async def _run(self, exchange: Exchange, step: Replies | Errand, watch: Stopwatch) -> Replies | Wait:
         """Run errands up to the replies, or to one that takes so long that Envoy has to be told."""
         shell = self._shell
         while True:
+            left_at_s = shell.clock()
             match step:
                 case ReadBody():
                     result: object = await shell.read(step.unread, step.salts) if shell.read else None
@@ -169,7 +183,14 @@ class ExtProc:
                     result = await shell.charges.charge(step) if shell.charges else None
                 case _:
                     return step
-            step = exchange.resume(result, shell.clock(), shell.draw())
+            now = shell.clock()
+            watch.errand_s += now - left_at_s
+            step = self._went_on(exchange, result, now, watch)
+
+    def _went_on(self, exchange: Exchange, result: object, now: float, watch: Stopwatch) -> Replies | Errand:
+        step = exchange.resume(result, now, self._shell.draw())
+        watch.decide_s += self._shell.clock() - now
+        return step
 
     def _waits(self, call: asyncio.Task[Any], errand: Wait) -> None:
         """What is to be done at once, before anything else can happen to a request that is held."""
@@ -214,19 +235,22 @@ class ExtProc:
             except wire.WireError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if answer is not None:
-                for encoded in self._encoded(exchange, (answer,), shell.clock()):
+                for encoded in self._encoded(exchange, (answer,), shell.clock(), Stopwatch()):
                     await context.write(encoded)
                 return
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 
-    def _encoded(self, exchange: Exchange, replies: Replies, began_s: float) -> Iterator[bytes]:
-        shell = self._shell
+    def _encoded(self, exchange: Exchange, replies: Replies, began_s: float, watch: Stopwatch) -> Iterator[bytes]:
+        shell, encodes_at_s = self._shell, self._shell.clock()
         for reply in replies:
             answer = wire.encode_reply(reply, shell.cluster_header)
             if isinstance(reply, Continue):  # most of them: nothing has come of it
                 yield answer
                 continue
-            shell.observer.replied(exchange, reply, shell.clock() - began_s)
+            encoded_at_s = shell.clock()
+            if isinstance(reply, RouteTo | Answer | PassOn):
+                shell.observer.phases.add(watch, encoded_at_s - encodes_at_s)
+            shell.observer.replied(exchange, reply, encoded_at_s - began_s)
             if shell.charges and exchange.request is not None and isinstance(reply, RouteTo | PassOn):
                 shell.charges.handed_over(exchange.request.id)
             if isinstance(reply, PassOn):
@@ -266,3 +290,8 @@ class ExtProc:
         self._over = True
         for call in self._calls:
             call.cancel()
+
+
+def _parent(context: Any) -> str:
+    """The span of Envoy's call to us, which Envoy puts into the call's own headers; "" if it traces none."""
+    return next((value for name, value in context.invocation_metadata() or () if name == PARENT_HEADER), "")

@@ -48,7 +48,7 @@ def in_force(old: ServeSettings, new: ServeSettings) -> tuple[ServeSettings, tup
     if (policy.cold is None) != (old.policy.cold is None):  # who keeps load intents is there from the start, or not
         later.append("cold")
         policy = replace(policy, cold=old.policy.cold)
-    rules = replace(new.rules, strict=old.rules.strict, destination=old.rules.destination)
+    rules = replace(new.rules, strict=old.rules.strict, destination=old.rules.destination, traces=old.rules.traces)
     said = {**new.said, **{key: old.said[key] for key in later if key in old.said}}
     taken = replace(old, policy=policy, rules=rules, max_streams=new.max_streams, drain_s=new.drain_s, said=said)
     return taken, tuple(later)

@@ -58,6 +58,7 @@ from extproc.server.reload import News
 from extproc.server.service import Service
 from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.telling import telling
 from extproc.server.traffic_keeper import TrafficKeeper
 from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
 from extproc.server.warm_start import warm_up
@@ -142,6 +143,7 @@ async def serve(
         reader,
         registry,
         siblings or nullcontext(),
+        telling(settings, router, observer, metrics, registry.link),
         keeping_intents(router, registry, name, settings, metrics),
         telling_traffic(tally, TrafficCounts(registry.link, registry.base, name), router, service.holding, metrics),
     ):

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import uvloop
 from extproc.addresses import UnixSocket
 from extproc.config import ServeSettings
 from extproc.errors import ExtprocError
+from extproc.observe.logs import configure
 from extproc.server.run import serve
 from extproc.server.worker_words import CANNOT, SERVES, read_told
 
@@ -37,8 +37,7 @@ def main() -> int:
     settings = read_told(0)
     assert settings is not None
     assert settings.worker is not None
-    form = f"%(asctime)s %(levelname)s %(name)s worker {settings.worker.number}: %(message)s"
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=form)
+    configure(settings.logs, worker=settings.worker.number)
     orphaned = threading.Event()
     news = FromParent()
     threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()

@@ -69,7 +69,7 @@ from extproc.stream.messages import (
     Trailers,
 )
 from extproc.stream.patience import Patience, Wait
-from extproc.stream.rules import TRACE_HEADER, Rules
+from extproc.stream.rules import PARENT_HEADER, TRACE_HEADER, Rules
 
 _LONGEST_TRACE_ID = 64  # a UUID has 36
 
@@ -105,6 +105,7 @@ class Exchange:
         self._explains = False  # the caller is to be told why
         self._patience = Patience()
         self.trace_id = ""
+        self.trace_parent = ""  # of W3C's trace context; what is set before the headers come goes before theirs
 
     @property
     def request(self) -> Request | None:
@@ -231,6 +232,7 @@ class Exchange:
         self._course = Course(self._router, self._id, self._rules, head_of(head, endpoint, self._rules))
         self._explains = wants_explanation(head.headers, self._rules.trust)
         self.trace_id = head.headers.get(TRACE_HEADER, "")[:_LONGEST_TRACE_ID]
+        self.trace_parent = self.trace_parent or head.headers.get(PARENT_HEADER, "")
         if head.body_mode in COLLECTED:
             self._state = _State.COLLECTING
             length = head.headers.get("content-length", "")

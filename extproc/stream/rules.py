@@ -9,6 +9,7 @@ from extproc.api.caller import Trust
 from extproc.core.limits.rules import Limits
 
 TRACE_HEADER = "x-request-id"  # Envoy makes one if the client did not
+PARENT_HEADER = "traceparent"  # https://www.w3.org/TR/trace-context/
 _BODY_LIMIT_BYTES = 32 * 1024 * 1024  # as of the Envoy that `extproc envoy-config` configures
 
 
@@ -32,9 +33,11 @@ class Rules:
     destination: Destination = Destination.CLUSTER
     rule_headers: frozenset[str] = frozenset()  # that the operator's rules on models look at, by lower-case name
     read_apart_bytes: int | None = None  # longer bodies are read by the shell, off its loop; None: all at once here
+    traces: bool = False  # decisions become spans of the trace that a request belongs to
     body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
 
     @property
     def headers(self) -> frozenset[str]:
         """Names of the request headers that an exchange looks at, beside method and path."""
-        return self.trust.headers | self.rule_headers | {"content-type", "content-length", TRACE_HEADER}
+        traced = {PARENT_HEADER} if self.traces else set()
+        return self.trust.headers | self.rule_headers | {"content-type", "content-length", TRACE_HEADER} | traced

@@ -13,11 +13,13 @@ import pytest
 import redis.asyncio as aioredis
 
 from extproc.adapters.http_client import Answer
+from extproc.cli import main
 from extproc.demo.stack import MODEL
 from tests.control.parts import raw
 from tests.e2e.conftest import EQUALS, Fleet, StartFleet
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import PATH, running
+from tests.otlp_receiver import Receiver
 
 CANARY = "Kanarienvogel-7f3a"
 LONG = (CANARY + " ") * 400  # blocks of a prefix, and a prompt that is learned
@@ -79,8 +81,13 @@ async def dumped(url: str) -> bytes:
 
 
 async def test_a_canary_is_in_no_log_page_or_key_of_a_whole_fleet(start_fleet: StartFleet, tmp_path: Path) -> None:
-    """Agent, service, Envoy, Redis as they are run, all that is sent to Redis included."""
-    async with start_fleet(EQUALS) as fleet:
+    """Agent, service, Envoy, Redis as they are run, all that is sent to Redis, traces and records included."""
+    record = tmp_path / "decisions.jsonl"
+    tells = ("--log-level", "debug", "--record", str(record), "--record-share", "1", "--trace-share", "1")
+    async with (
+        Receiver() as receiver,
+        start_fleet(EQUALS, serve_flags=(*tells, "--otlp-endpoint", receiver.url)) as fleet,
+    ):
         heard: list[str] = []
         watching = asyncio.create_task(watched(fleet.redis.url, heard))
         await eventually(lambda: _count(heard), bool)
@@ -94,8 +101,13 @@ async def test_a_canary_is_in_no_log_page_or_key_of_a_whole_fleet(start_fleet: S
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
+        assert main(["explain", "--record", str(record)]) == 0
     logs = written(tmp_path)
     assert len(logs) > 3
+    assert logs["serve.log"].count(b"extproc.decision decided reply=") > 5
+    assert logs[record.name].count(b'"reply":"routed"') > 5
+    assert sum(span.attributes["extproc.reply"] == "routed" for span in receiver.spans) > 5
+    assert CANARY.encode() not in receiver.bodies
     assert [name for name, text in logs.items() if CANARY.encode() in text] == []
     assert [text[:200] for text in shown if CANARY in text] == []
 

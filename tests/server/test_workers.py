@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.demo.processes import Child, wait_for_line
+from extproc.observe.record_reader import files, find
 from tests.core.builders import instance
 from tests.e2e.eventually import eventually
 from tests.processes import Processes, extproc
@@ -113,11 +114,16 @@ async def none_runs(pids: list[int]) -> None:
 
 
 async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_path: Path) -> None:
-    """Each has a door; pages are of both; a killed one comes back at its port and takes no count with it."""
+    """Each has a door; pages are of both; a killed one comes back at its port and takes no count with it.
+
+    The log tells of each by its number, and each has a file of records.
+    """
+    record = tmp_path / "decisions.jsonl"
+    tells = ("--log-format", "json", "--log-decisions", "1", "--record", str(record), "--record-share", "1")
     with RedisServer("valkey", tmp_path) as server:
         async with Registry(server.url) as registry:
             await registry.publish(instance("a"), ttl_s=1000.0)
-            async with serving(tmp_path, server.url) as service:
+            async with serving(tmp_path, server.url, *tells) as service:
                 first, second = (grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in service.ports)
                 async with first, second:
                     assert [await is_healthy(port) for port in service.ports] == [True, True]
@@ -163,6 +169,12 @@ async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_pat
                 service.child.process.terminate()
                 assert await service.child.process.wait() == 0
                 await none_runs(pids)
+    lines = [orjson.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
+    decided = [(line["worker"], line["request"]) for line in lines if line["event"] == "decided"]
+    assert {line.get("worker") for line in lines} == {None, 0, 1}
+    assert sorted(worker for worker, _ in decided) == [0, 0, 1, 1, 1]
+    assert all(find(record, request) for worker, request in decided if worker == 1)
+    assert {path.name for path in files(record)} == {"decisions.jsonl.0", "decisions.jsonl.1"}
 
 
 async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.option import Choice, Option
 
 _PLACES = {reason: place for place, reason in enumerate(Reason)}
+_MARK = "\x01"  # no header holds it
 _APART = 977.0  # the digits of a draw that instances of one model have not used
 
 _Decided = tuple[Option, Decision]
@@ -88,4 +89,11 @@ def _cheapest(decided: Sequence[_Decided], policy: Policy, draw: float) -> _Deci
 
 
 def _height(session: str, model: str) -> int:
-    return xxhash.xxh3_64_intdigest(f"{session}\0{model}".encode("utf-8", "replace"))
+    return xxhash.xxh3_64_intdigest(f"{session_mark(session)}\0{model}".encode("utf-8", "replace"))
+
+
+def session_mark(session: str) -> str:
+    """What tells a session from others and nothing of what clients call it; "" of none, and of a mark itself."""
+    if not session or session.startswith(_MARK):
+        return session
+    return _MARK + xxhash.xxh3_128_hexdigest(session.encode("utf-8", "replace"))

@@ -1,0 +1,55 @@
+"""The part of `extproc explain` that decides again what `extproc serve --record FILE` has written down."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from extproc.commands.deciding_arguments import operator_policy, policy
+from extproc.core.reasons.explanation_text import as_text
+from extproc.observe.record_reader import LAST, Verdict, find
+
+
+def add_record_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that choose a record, and the rules to decide it by."""
+    group = parser.add_argument_group("a decision that was recorded, made again from what was known then")
+    group.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="what `extproc serve --record` has written, its workers' files and older halves included; ID says which"
+        " decision, and without it the last one counts",
+    )
+    group.add_argument(
+        "--what-if",
+        action="store_true",
+        help="decide by the rules that this command line tells, as the service takes them, and not by those of then",
+    )
+
+
+def run_record(args: argparse.Namespace) -> int:
+    """Decide again; 1 if the record is not there, or if it comes to another choice by the rules of then."""
+    wanted = args.id or LAST
+    recorded = find(args.record, wanted)
+    if recorded is None:
+        print(f"extproc explain: {args.record} has no record of {wanted!r}", file=sys.stderr)
+        return 1
+    verdict = recorded.again(policy(args, operator_policy(args)) if args.what_if else None)
+    print(msgspec.json.format(msgspec.json.encode(verdict)).decode() if args.json else _text(verdict, args.what_if))
+    return 0 if verdict.same or args.what_if else 1
+
+
+def _text(verdict: Verdict, what_if: bool) -> str:
+    sent = f"sent to {verdict.sent_to}" if verdict.sent_to else f"not routed: {verdict.reply}"
+    head = f"recorded at {verdict.line_at}, {sent}\n"
+    return "\n".join((head + as_text(verdict.explanation).rstrip(), "", *_verdict(verdict, what_if)))
+
+
+def _verdict(verdict: Verdict, what_if: bool) -> list[str]:
+    rules = "By these rules" if what_if else "Decided again"
+    if verdict.same:
+        return [f"{rules}: the same choice, the same next best, the same rejections."]
+    return [f"{rules}: not the same.", *(f"  {each}" for each in verdict.differences)]

@@ -1,0 +1,119 @@
+"""Writes records to a file in a thread of its own, and never more than so many bytes: the older half makes room.
+
+The file is `PATH`; when it has grown to half of what is allowed it becomes `PATH.old` and a new one is begun, which
+starts with the rules that its decisions were made by. Who writes must never wait: where the disk does not keep up lines
+are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+from extproc.errors import ConfigError
+from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, encoded
+
+OLD = ".old"
+_MOST_LINES = 1000
+_MOST_SEEN = 100_000  # instances in the lines that wait: of a large fleet one line has megabytes
+_END_S = 5.0  # what the disk gets for the last lines
+
+log = logging.getLogger("extproc.records")
+
+
+class RecordFile:
+    """A context in which lines are taken. Raises ConfigError on entry if the file cannot be written."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self._path = path
+        self._half_bytes = most_bytes // 2
+        self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._waiting = self._waiting_seen = 0
+        self._lock = threading.Lock()  # of these two
+        self._file: BinaryIO | None = None
+        self._bytes = 0
+        self._policy = ""  # digest of the rules that the file told last
+        self._rules: PolicyLine | None = None
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self.failed = 0  # lines that could not be written
+
+    def __enter__(self) -> RecordFile:
+        """Begin to write, after what the file already holds."""
+        try:
+            self._open()
+        except OSError as error:
+            raise ConfigError(f"--record {self._path}: {error.strerror or error}") from error
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write what waits, as far as the disk takes it in time."""
+        self._lines.put(None)
+        self._thread.join(_END_S)
+
+    def write(self, line: Line) -> bool:
+        """Take a line; False if too many wait already."""
+        seen = len(line.seen.instances) if isinstance(line, DecisionLine) else 0
+        with self._lock:
+            if self._waiting >= _MOST_LINES or (self._waiting and self._waiting_seen + seen > _MOST_SEEN):
+                return False
+            self._waiting += 1
+            self._waiting_seen += seen
+        self._lines.put(line)
+        return True
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._take(line)
+            except OSError as error:
+                self.failed += 1
+                log.warning("decision records cannot be written to %s: %s", self._path, error.strerror or error)
+                self._close()
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_seen -= len(line.seen.instances) if isinstance(line, DecisionLine) else 0
+        self._close()
+
+    def _take(self, line: Line) -> None:
+        if isinstance(line, PolicyLine):
+            self._rules = line
+            return
+        data = encoded(line) + b"\n"
+        if self._bytes and self._bytes + len(data) > self._half_bytes:
+            self._turn()
+        if self._file is None:
+            self._open()
+        if self._rules is not None and self._policy != self._rules.policy:
+            self._put(encoded(self._rules) + b"\n")
+            self._policy = self._rules.policy
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        assert self._file is not None
+        self._file.write(data)
+        self._file.flush()
+        self._bytes += len(data)
+
+    def _open(self) -> None:
+        # For its owner alone: it names tenants and sessions.
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.fdopen(descriptor, "ab")
+        self._bytes = os.fstat(descriptor).st_size
+        self._policy = ""
+
+    def _turn(self) -> None:
+        self._close()
+        os.replace(self._path, self._path.with_name(self._path.name + OLD))
+        self._bytes = 0
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None

@@ -1,0 +1,145 @@
+"""Reads decision records back: finds one by its id, decides it again, and says whether it comes to the same."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from extproc.core.reasons.explanation import Explanation, explain
+from extproc.core.replay.replayed import policy_of, replay
+from extproc.core.snapshot import Policy
+from extproc.errors import ConfigError
+from extproc.observe.record_lines import FORMAT, Decided, DecisionLine, Line, PolicyLine, decided_of, decoded
+
+LAST = "last"
+_DECISION = b'{"record":"decision"'
+_POLICY = b'{"record":"policy"'
+_EQUAL = 1e-6  # relative; columns that were kept up for long differ in the last digits from those worked out anew
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A recorded decision, made again."""
+
+    recorded: Decided
+    again: Decided
+    same: bool
+    differences: tuple[str, ...]
+    explanation: Explanation
+    line_at: str
+    reply: str
+    sent_to: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One decision and the rules that it was made by."""
+
+    line: DecisionLine
+    policy: Policy
+
+    def again(self, policy: Policy | None = None) -> Verdict:
+        """Decide it again by the rules of then, or by others."""
+        line = self.line
+        replayed = replay(line.seen, policy or self.policy)
+        again = decided_of(replayed.choice)
+        differences = tuple(_differences(line.decided, again))
+        known = replace(replayed.material, held_s=line.held_s)
+        explanation = explain(known, line.trace_id)
+        return Verdict(
+            line.decided, again, not differences, differences, explanation, line.at, line.reply, line.sent_to
+        )
+
+
+def find(path: Path, wanted: str) -> Recorded | None:
+    """The latest record of a request by our id or Envoy's, or of all (`LAST`); None if there is none.
+
+    Looked for in the file, in those of workers (`FILE.0` …), and in the older halves (`.old`). Raises ConfigError.
+    """
+    found: DecisionLine | None = None
+    rules = b""
+    for each in files(path):
+        for line, policy in _lines(each, wanted):
+            if found is None or line.at >= found.at:
+                found, rules = line, policy
+    if found is None:
+        return None
+    told = _decoded(rules, path) if rules else None
+    if not isinstance(told, PolicyLine) or told.policy != found.policy:
+        raise ConfigError(f"{path}: the rules of {found.id!r} are not in the file: has its beginning been cut off?")
+    return Recorded(found, policy_of(told.rules))
+
+
+def files(path: Path) -> list[Path]:
+    """The file itself, those of workers beside it, and their older halves. Raises ConfigError if there is none."""
+    name = re.compile(re.escape(path.name) + r"(\.\d+)?(\.old)?")
+    try:
+        found = sorted(each for each in path.parent.iterdir() if name.fullmatch(each.name) and each.is_file())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path.parent}: {error.strerror or error}") from error
+    if not found:
+        raise ConfigError(f"there is no {path}; `extproc serve --record {path}` writes it")
+    return found
+
+
+def _lines(path: Path, wanted: str) -> Iterator[tuple[DecisionLine, bytes]]:
+    """Records that are wanted, each with the line of its rules."""
+    rules, last, text = b"", b"", wanted.encode()
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if line.startswith(_POLICY):
+                    if last:
+                        yield from _wanted(last, path, wanted, rules)
+                        last = b""
+                    rules = line
+                elif not (line.startswith(_DECISION) and line.endswith(b"\n")):  # one that was cut off by a crash
+                    continue
+                elif wanted == LAST:
+                    last = line
+                elif text in line:
+                    yield from _wanted(line, path, wanted, rules)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    if last:
+        yield from _wanted(last, path, wanted, rules)
+
+
+def _wanted(data: bytes, path: Path, wanted: str, rules: bytes) -> Iterator[tuple[DecisionLine, bytes]]:
+    line = _decoded(data, path)
+    if isinstance(line, DecisionLine) and wanted in (LAST, line.id, line.trace_id):
+        yield line, rules
+
+
+def _decoded(data: bytes, path: Path) -> Line:
+    try:
+        line = decoded(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read, perhaps it is of another version of extproc: {error}") from error
+    if isinstance(line, PolicyLine) and line.format > FORMAT:
+        raise ConfigError(f"{path} has format {line.format}; this extproc reads up to {FORMAT}")
+    return line
+
+
+def _differences(before: Decided, again: Decided) -> Iterator[str]:
+    for name in ("model", "chosen", "partner", "alternatives"):
+        was, now = getattr(before, name), getattr(again, name)
+        if was != now:
+            yield f"{name}: {_text(was)} then, {_text(now)} now"
+    for instance in sorted(before.rejected.keys() | again.rejected.keys()):
+        was, now = before.rejected.get(instance, ""), again.rejected.get(instance, "")
+        if was != now:
+            yield f"{instance}: {was or 'not rejected'} then, {now or 'not rejected'} now"
+    was_s, now_s = before.total_s or 0.0, again.total_s or 0.0
+    if before.chosen == again.chosen and not math.isclose(was_s, now_s, rel_tol=_EQUAL, abs_tol=_EQUAL):
+        yield f"total: {was_s:.6g} s then, {now_s:.6g} s now"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,116 @@
+"""Records a share of decisions: looks at the state when the choice is made, and hands it over when Envoy is answered.
+
+A request that is held is decided upon several times; the last one counts. Memory is bounded by instances seen, of which
+each record holds all: what is too much is left out and counted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
+
+from extproc.core.admission.bounds import Bounds
+from extproc.core.replay.look import look
+from extproc.core.replay.seen import Seen
+from extproc.core.snapshot import Policy, Snapshot
+from extproc.core.values.option import Choice, Option
+from extproc.observe.record_lines import Decided, DecisionLine, Line, PolicyLine, decided_of, policy_line
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
+
+_MOST_SEEN = 20_000  # instances in records of requests that are held, or have left: some 20 MB with 10 requests each
+
+
+class _Pending(NamedTuple):
+    seen: Seen
+    decided: Decided
+    policy: Policy
+
+
+class Recorder:
+    """`write` takes lines without delay and tells whether it did; `today` is the time of day in ISO 8601."""
+
+    def __init__(self, write: Callable[[Line], bool], share: float, today: Callable[[], str]) -> None:
+        self._write = write
+        self._share = share
+        self._today = today
+        self._pending: dict[str, _Pending] = {}
+        self._seen = 0  # instances in these
+        self._policies: dict[int, tuple[Policy, PolicyLine]] = {}  # by identity: rules change with a reload only
+        self.written = 0
+        self.left_out = 0
+
+    def chosen(
+        self,
+        options: Sequence[Option],
+        snapshot: Snapshot,
+        now: float,
+        draw: float,
+        full: Set[str],
+        bounds: Bounds | None,
+        choice: Choice,
+    ) -> None:
+        """A choice was made and nothing is booked yet (`Router.on_choice`)."""
+        request_id = options[0].request.id
+        if not drawn(request_id, self._share):
+            return
+        self.forget(request_id)
+        seen = look(options, snapshot, now, draw, full, bounds)
+        self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy)
+        self._seen += len(seen.instances)
+        while self._seen > _MOST_SEEN and len(self._pending) > 1:
+            self.forget(next(iter(self._pending)))
+            self.left_out += 1
+
+    def replied(self, exchange: Exchange, reply: Reply) -> None:
+        """A request was answered; it is written down if it was drawn."""
+        request, decision = exchange.request, exchange.decision
+        pending = None if request is None else self.forget(request.id)
+        if request is None or decision is None or pending is None:
+            return
+        rules = self._rules(pending.policy)
+        line = DecisionLine(
+            id=request.id,
+            trace_id=exchange.trace_id,
+            at=self._today(),
+            policy=rules.policy,
+            seen=pending.seen,
+            decided=pending.decided,
+            reply=told(reply),
+            sent_to=decision.chosen.instance.id if isinstance(reply, RouteTo) and decision.chosen else None,
+            held_s=exchange.held_s,
+        )
+        if self._write(rules) and self._write(line):
+            self.written += 1
+        else:
+            self.left_out += 1
+
+    def forget(self, request_id: str) -> _Pending | None:
+        """What is kept of a request that was not answered yet; it is kept no longer."""
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            self._seen -= len(pending.seen.instances)
+        return pending
+
+    def _rules(self, policy: Policy) -> PolicyLine:
+        known = self._policies.get(id(policy))
+        if known is None or known[0] is not policy:
+            self._policies.clear()
+            known = self._policies[id(policy)] = policy, policy_line(policy)
+        return known[1]
+
+
+def drawn(request_id: str, share: float) -> bool:
+    """Whether a request is among the share that is told of: always the same for one id, so that all tell of it."""
+    return share >= 1.0 or (share > 0.0 and zlib.crc32(request_id.encode()) < share * 2**32)
+
+
+def told(reply: Reply) -> str:
+    """What a reply that ends a request's course is called: "routed", or why it was not."""
+    match reply:
+        case RouteTo():
+            return "routed"
+        case PassOn() | Answer():
+            return reply.reason
+    return ""

@@ -1,0 +1,116 @@
+"""One OpenTelemetry span for each decision, as a child of the trace that Envoy's request belongs to.
+
+The only importer of `opentelemetry`, and imported only where tracing is on. Spans are sent by the SDK's own thread from
+a bounded queue: a collector that is slow or gone costs spans, and no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+
+from extproc import __version__
+from extproc.errors import ConfigError
+from extproc.observe.decided import decided
+from extproc.observe.settings import TracingSettings
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import Reply
+
+# https://www.w3.org/TR/trace-context/#traceparent-header: later versions may append fields.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_SAMPLED = 0x01
+_MOST_SPANS = 2048  # that wait to be sent
+_BATCH_SPANS = 512
+_EVERY_MS = 2000
+_EXPORT_TIMEOUT_S = 5.0
+_END_S = 3.0  # what the collector gets for the last spans
+
+
+class Tracing:
+    """An async context in which decisions become spans."""
+
+    def __init__(self, settings: TracingSettings, name: str, exporter: SpanExporter | None = None) -> None:
+        """`name` tells this process from others; `exporter` takes the place of the one that sends to the endpoint."""
+        resource = Resource.create(
+            {"service.name": "extproc", "service.version": __version__, "service.instance.id": name}
+        )
+        self._share = settings.share
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(settings.share)),
+            resource=resource,
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_attributes=64),
+        )
+        self._exporter = exporter or OTLPSpanExporter(url_of(settings.endpoint), timeout=_EXPORT_TIMEOUT_S)
+        self._tracer = self._provider.get_tracer("extproc", __version__)
+
+    async def __aenter__(self) -> Tracing:
+        """Begin to send."""
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=_MOST_SPANS,
+                schedule_delay_millis=_EVERY_MS,
+                max_export_batch_size=_BATCH_SPANS,
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send what waits, but do not wait for a collector that does not answer."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, _END_S)
+
+    def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
+        """A request was answered: its span ends now."""
+        parent = parent_of(exchange.trace_parent)
+        if parent is None:
+            if not self._share:
+                return
+            context = None
+        elif not parent.trace_flags & _SAMPLED:
+            return
+        else:
+            context = set_span_in_context(NonRecordingSpan(parent))
+        end_ns = time.time_ns()
+        span = self._tracer.start_span(
+            "extproc decide",
+            context,
+            SpanKind.SERVER,
+            start_time=end_ns - round(1e9 * (took_s + (exchange.held_s or 0.0))),
+        )
+        if span.is_recording():
+            told = decided(exchange, reply)
+            span.set_attributes({f"extproc.{name}": value for name, value in told.items()})
+        span.end(end_ns)
+
+
+def parent_of(traceparent: str) -> SpanContext | None:
+    """The span that a W3C `traceparent` names; None if it names none, or is not well formed."""
+    found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
+    if found is None or (traceparent.startswith("00") and len(traceparent) != 55):
+        return None
+    trace, span, flags = (int(each, 16) for each in found.groups())
+    return SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
+
+
+def url_of(endpoint: str) -> str:
+    """Where spans are posted: `/v1/traces` of an endpoint that names no path. Raises ConfigError."""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"--otlp-endpoint {endpoint!r} is not a URL such as http://127.0.0.1:4318")
+    return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

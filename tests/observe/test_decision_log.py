@@ -1,0 +1,45 @@
+"""Lines of decisions: of the share that is wanted, of all at debug, and of nobody else."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from extproc.observe.decision_log import DecisionLog
+from extproc.observe.recorder import drawn
+from extproc.observe.settings import DECISIONS
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import PassOn, RequestHeaders
+from extproc.stream.rules import Rules
+from tests.observe.test_records import ask, fleet
+
+
+@pytest.mark.parametrize(
+    ("level", "share", "told"),
+    [
+        (logging.INFO, 0.0, lambda name: False),
+        (logging.INFO, 0.3, lambda name: drawn(name, 0.3)),
+        (logging.INFO, 1.0, lambda name: True),
+        (logging.DEBUG, 0.0, lambda name: True),
+    ],
+)
+def test_a_share_of_decisions_is_told(level: int, share: float, told: object, caplog: pytest.LogCaptureFixture) -> None:
+    """With what was decided beside the message, where JSON makes fields of it."""
+    caplog.set_level(level, logger=DECISIONS)
+    log, made = DecisionLog(share), fleet()
+    for number in range(30):
+        exchange = ask(made, f"r{number}")
+        log.replied(exchange, PassOn(RequestHeaders, "because"), 0.001)
+    found = [vars(record) for record in caplog.records]
+    assert [each["request"] for each in found] == [f"r{n}" for n in range(30) if told(f"r{n}")]  # type: ignore[operator]
+    assert all(each["reply"] == "because" and each["took_s"] == 0.001 for each in found)
+
+
+def test_what_has_no_id_is_told_only_where_all_are(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests for paths that we do not know: they must not all be taken for one of the share."""
+    caplog.set_level(logging.INFO, logger=DECISIONS)
+    exchange = Exchange(fleet(), "r", Rules())
+    for share in (0.5, 1.0):
+        DecisionLog(share).replied(exchange, PassOn(RequestHeaders, "unknown_path"), 0.0)
+    assert [vars(record)["reply"] for record in caplog.records] == ["unknown_path"]

@@ -1,0 +1,269 @@
+"""Decisions written down: which, when, how much of the disk, and what `extproc explain --record` makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from extproc.cli import main
+from extproc.config_file.load import load_policy
+from extproc.core.admission.admission import Admission
+from extproc.core.replay.replayed import policy_of
+from extproc.core.router import Router
+from extproc.core.snapshot import Policy
+from extproc.observe.record_file import RecordFile
+from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
+from extproc.observe.recorder import Recorder, drawn
+from extproc.stream.errands import Hold
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import RequestBody, RequestHeaders, RouteTo
+from extproc.stream.rules import Rules
+from tests.core.builders import MODEL, instance, router
+from tests.test_config_file_models import FULL
+
+REST = """
+own_zone: eu-1
+crossings: [{between: [eu-1, eu-2], rtt_ms: 2, price_per_gb: 0.01}]
+classes: {interactive: {ttft: 2.0}}
+admission: {max_held_requests: 5, tenant_weights: {search: 2.0}}
+cold: {models: {big: {start_s: 30.0}}}
+"""
+MIB = 1024 * 1024
+CANARY = "the canary sings"
+
+
+def today() -> str:
+    return "2026-01-01T00:00:00.000+00:00"
+
+
+def ask(made: Router, name: str, recorder: Recorder | None = None, trace_id: str = "", model: str = MODEL) -> Exchange:
+    """One request through the states that Envoy leads it through."""
+    exchange = Exchange(made, name, Rules())
+    exchange.receive(
+        RequestHeaders("POST", "/v1/chat/completions", last=False, headers={"x-request-id": trace_id}), 0.0, 0.3
+    )
+    content = orjson.dumps({"model": model, "messages": [{"role": "user", "content": CANARY}]})
+    replies = exchange.receive(RequestBody(content), 0.0, 0.3)
+    if recorder is not None and isinstance(replies, tuple):
+        recorder.replied(exchange, replies[0])
+    return exchange
+
+
+@contextmanager
+def recording(path: Path, made: Router, share: float = 1.0, most_bytes: int = 64 * MIB) -> Iterator[Recorder]:
+    with RecordFile(path, most_bytes) as file:
+        recorder = Recorder(file.write, share, today)
+        made.on_choice = recorder.chosen
+        yield recorder
+
+
+def fleet(**policy: Any) -> Router:
+    return router(instance("a"), instance("b", hardware="l40s"), policy=Policy(**policy))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_decision_is_made_again_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By our id, by Envoy's, or the last one; `explain` says the same as it does of a request that runs."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        for number in range(30):  # each is booked, so that those that follow see it
+            ask(made, f"r{number}", recorder, f"envoy-{number}")
+    for name in ("r7", "envoy-7", "last"):
+        assert main(["explain", "--record", str(path), name]) == 0
+        told = capsys.readouterr().out
+        assert "Decided again: the same choice, the same next best, the same rejections." in told
+        assert f"request {'envoy-29' if name == 'last' else 'envoy-7'}: chat of {MODEL}" in told
+        assert "sent to a" in told
+    assert main(["explain", "--record", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["same"] is True
+    assert told["recorded"]["chosen"] == told["explanation"]["chosen"] == "a"
+    assert main(["explain", "--record", str(path), "r99"]) == 1
+    assert "no record of 'r99'" in capsys.readouterr().err
+
+
+def test_what_would_have_been_by_other_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rules of the command line in the place of those of then: here, no instance may have a third request."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        for number in range(3):
+            ask(made, f"r{number}", recorder)
+    assert main(["explain", "--record", str(path), "--what-if", "--max-in-flight", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "chosen: a then, b now" in told
+    assert "a: not rejected then, at_concurrency_limit now" in told
+    assert main(["explain", "--record", str(path), "--what-if"]) == 0
+    assert "By these rules: the same choice" in capsys.readouterr().out
+
+
+def test_a_record_that_does_not_come_to_the_same_is_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one would be that another version of the router has written."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder)
+    path.write_text(path.read_text().replace('"chosen":"a"', '"chosen":"b"'))
+    assert main(["explain", "--record", str(path)]) == 1
+    assert "chosen: b then, a now" in capsys.readouterr().out
+
+
+def test_nothing_of_the_prompt_is_written(tmp_path: Path) -> None:
+    """And the file is for its owner alone: it names tenants and sessions."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        exchange = ask(made, "r", recorder)
+    text = path.read_text()
+    assert CANARY not in text
+    assert exchange.request is not None
+    assert not any(str(block) in text for block in exchange.request.prefix)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_refusals_are_recorded_with_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder, model="unknown")
+    assert [line["record"] for line in read(path)] == ["policy", "decision"]
+    assert read(path)[1]["decided"]["rejected"] == {"a": "model_not_served", "b": "model_not_served"}
+    assert main(["explain", "--record", str(path)]) == 0
+    assert "not routed: model_not_found" in capsys.readouterr().out
+
+
+def test_only_the_share_is_looked_at(tmp_path: Path) -> None:
+    """Which ones follows from their ids, so that who tells of a request elsewhere can tell of the same."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made, share=0.3) as recorder:
+        for number in range(200):
+            ask(made, f"r{number}", recorder)
+    ids = [line["id"] for line in read(path) if line["record"] == "decision"]
+    assert ids == [f"r{number}" for number in range(200) if drawn(f"r{number}", 0.3)]
+    assert 30 < len(ids) < 90
+
+
+def test_a_request_that_was_held_is_recorded_as_it_was_let_go() -> None:
+    """It is decided upon more than once; the last time counts, and what is never answered is forgotten."""
+    lines: list[Line] = []
+
+    def write(line: Line) -> bool:
+        lines.append(line)
+        return True
+
+    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    first = ask(made, "first", recorder)
+    second = Exchange(made, "second", Rules())
+    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
+    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+    step = second.receive(RequestBody(content), 0.0, 0.0)
+    if not isinstance(step, Hold):
+        pytest.fail(f"the fleet is meant to be full, and answers {step}")
+    first.close(0.1)
+    [turn] = made.let_go(0.1, 0.0)
+    [reply] = second.resume(turn.choice, 0.1, 0.0)  # type: ignore[misc]
+    assert isinstance(reply, RouteTo)
+    recorder.replied(second, reply)
+    line = lines[-1]
+    assert isinstance(line, DecisionLine)
+    assert (line.id, line.held_s, line.seen.now) == ("second", 0.1, 0.1)
+    assert not recorder._pending
+
+
+def test_the_file_and_its_older_half_stay_within_their_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each begins with the rules, so that all that is still there can be decided again; a restart goes on."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    for start in (0, 100):
+        with recording(path, made, most_bytes=100_000) as recorder:
+            for number in range(start, start + 100):
+                ask(made, f"r{number}", recorder)
+                made.release(f"r{number}", 0.0)
+    old = tmp_path / "d.jsonl.old"
+    assert 50_000 < path.stat().st_size + old.stat().st_size < 110_000
+    assert read(old)[0]["record"] == read(path)[0]["record"] == "policy"
+    kept = [line["id"] for line in read(old) if line["record"] == "decision"]
+    assert main(["explain", "--record", str(path), kept[0]]) == 0
+    assert main(["explain", "--record", str(path), "r1"]) == 1
+    assert "the same choice" in capsys.readouterr().out
+
+
+def test_a_line_that_a_crash_cut_off_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder)
+        ask(made, "r1", recorder)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["explain", "--record", str(path)]) == 0
+    assert "request r0" in capsys.readouterr().out
+
+
+def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
+    """Who decides never waits for a disk."""
+    made = fleet()
+    recorder = Recorder(lambda line: False, 1.0, today)
+    made.on_choice = recorder.chosen
+    ask(made, "r", recorder)
+    assert (recorder.written, recorder.left_out) == (0, 1)
+
+
+def test_what_is_never_answered_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as requests that are held and whose clients leave; the oldest make room, and are counted."""
+    monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 10)
+    made = fleet()
+    recorder = Recorder(lambda line: True, 1.0, today)
+    made.on_choice = recorder.chosen
+    for number in range(20):
+        ask(made, f"r{number}")
+    assert list(recorder._pending) == [f"r{number}" for number in range(15, 20)]
+    assert recorder.left_out == 15
+
+
+def test_files_that_cannot_be_used_are_one_readable_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "d.jsonl"
+    assert main(["explain", "--record", str(path)]) == 2
+    assert "there is no" in capsys.readouterr().err
+    path.write_text('{"record":"decision","id":"r"}\n')
+    assert main(["explain", "--record", str(path)]) == 2
+    assert "perhaps it is of another version" in capsys.readouterr().err
+    assert main(["serve", "--listen", "127.0.0.1:0", "--record", str(tmp_path / "no" / "d.jsonl")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_all_rules_of_a_configuration_file_come_back_as_they_were(tmp_path: Path) -> None:
+    """Zones, classes, virtual models with their rules, cold models, admission; the digest is of what they say."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(FULL + REST)
+    operator, again = load_policy(file), load_policy(file)
+    rules, same = (
+        Policy(zones=each.zones, classes=each.classes, models=each.models, cold=each.cold, admission=each.admission)
+        for each in (operator, again)
+    )
+    line = decoded(encoded(policy_line(rules)))
+    assert isinstance(line, PolicyLine)
+    assert policy_of(line.rules) == rules
+    assert line.policy == policy_line(same).policy != policy_line(Policy()).policy
+
+
+def test_a_choice_among_models_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each model was decided upon by itself; the record holds all of them."""
+    (tmp_path / "policy.yaml").write_text(FULL)
+    path, operator = tmp_path / "d.jsonl", load_policy(tmp_path / "policy.yaml")
+    made = router(
+        instance("s", models=("small",)), instance("b", models=("big",)), policy=Policy(models=operator.models)
+    )
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder, model="auto")
+    assert [each["option"]["request"]["model"] for each in read(path)[1]["seen"]["options"]] == ["small", "spare"]
+    assert main(["explain", "--record", str(path)]) == 0
+    assert "the same choice" in capsys.readouterr().out
