@@ -20,6 +20,7 @@ from extproc.commands.intent_arguments import add_intent_arguments, intent_targe
 from extproc.commands.listen_arguments import access, add_listen_arguments, tls_files
 from extproc.commands.numbers import count, seconds_or_zero
 from extproc.commands.redis_arguments import redis_settings
+from extproc.commands.rollout_arguments import add_rollout_arguments
 from extproc.commands.trust_arguments import trust
 from extproc.config import ServeSettings, header_name
 from extproc.config_file.load import OperatorPolicy
@@ -103,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests under way at once; those beyond are left to Envoy, and counted (default %(default)s)",
     )
+    add_rollout_arguments(parser)
     add_intent_arguments(parser)
     add_listen_arguments(parser)
     add_deciding_arguments(parser)
@@ -121,6 +123,7 @@ def rules(args: argparse.Namespace, operator: OperatorPolicy) -> Rules:
         body_limit_bytes=args.body_limit_bytes,
         limits=limits(args, operator),
         rule_headers=operator.models.headers,
+        rollout_share=args.rollout_share,
     )
 
 
