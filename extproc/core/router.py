@@ -199,7 +199,7 @@ class Router:
 
     def look(self, options: Sequence[Option], now: float, draw: float) -> Choice | None:
         """What `admit` would answer; nothing is booked, nor held. None: the request would be held."""
-        if self.gate is None:
+        if self.gate is None or self.policy.admission is None:
             return self.weigh(options, now, draw)
         return self.gate.look(options, now, draw, self.weigh)
 

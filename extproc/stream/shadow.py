@@ -93,21 +93,25 @@ def _decided(
     options = yield from counted(router, plan.options, prompt, rules.counted_models, moment)
     options = worth_trying(router, options, moment.now)
     weighed = router.weigh(options, moment.now, moment.draw, name_all=True)
-    if weighed.decision.chosen is None:
-        return _turned_away(router, rules, head, plan, weighed, moment)
-    router.tail.add(weighed.decision.chosen.cost.ttft_s)
-    shown, would, reason = trimmed(weighed, router.policy.alternatives), Would.ROUTED, ""
-    if router.gate is not None:
-        let_in = router.look(options, moment.now, moment.draw)
-        if let_in is None:
-            would = Would.HELD
-        elif let_in.decision.chosen is None:
-            refused = _turned_away(router, rules, head, plan, let_in, moment)
-            would, reason = refused.would, refused.reason
-        else:
-            shown = let_in
-    weights = next(decision for option, decision in weighed.decided if option is shown.option)
-    return Shadow(would, reason, shown.option.request, shown, weights)
+    let_in = weighed if router.policy.admission is None else router.look(options, moment.now, moment.draw)
+    if let_in is None:
+        shadow = Shadow(Would.HELD)
+    elif let_in.decision.chosen is None:
+        shadow = _turned_away(router, rules, head, plan, let_in, moment)
+    else:
+        shadow = Shadow(Would.ROUTED, choice=let_in)
+    chosen = weighed.decision.chosen
+    if chosen is None:
+        shadow.choice = shadow.choice or weighed
+        shadow.request = shadow.choice.option.request
+        return shadow
+    router.tail.add(chosen.cost.ttft_s)
+    if shadow.would is not Would.ROUTED or shadow.choice is None:
+        shadow.choice = weighed
+    taken = shadow.choice.option
+    shadow.weighed = next(decision for option, decision in weighed.decided if option is taken)
+    shadow.choice, shadow.request = trimmed(shadow.choice, router.policy.alternatives), taken.request
+    return shadow
 
 
 def _turned_away(router: Router, rules: Rules, head: Head, plan: Plan, choice: Choice, moment: Moment) -> Shadow:

@@ -129,7 +129,7 @@ COLD = ColdPolicy(models={"cold": ColdRule(way=Way.HOLD, start_s=5.0), "away": C
     ("policy", "changes", "text"),
     [
         (Policy(), {"model": "nobody's"}, "refused: model_not_found"),
-        (Policy(max_in_flight=1), {}, "refused: overloaded"),
+        (Policy(max_in_flight=1), {}, "refused: at_concurrency_limit"),
         (Policy(max_in_flight=1, admission=Admission()), {}, "held"),
         (Policy(cold=COLD), {"model": "cold"}, "held: model_cold"),
         (Policy(cold=COLD), {"model": "away"}, "refused: model_cold"),
