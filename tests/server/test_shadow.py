@@ -67,13 +67,23 @@ async def test_envoy_is_told_nothing_and_the_operator_all() -> None:
         await log.write(logged(seen.dynamic_metadata, slow.address))
         await log.done_writing()
         await log
+        service.use(Rules(), 100, None)  # all is rolled out while it runs
+        assert service.rollout_share == 1.0
+        stream = process(channel)
+        for message in (headers(), body()):
+            await stream.write(message)
+            routed = ext_proc.ProcessingResponse.FromString(await stream.read())
+        assert routed.request_body.response.header_mutation.set_headers[0].header.key == "x-upstream-cluster"
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
     await service.stop(0.0)
     assert made.ledger.in_flight() == {}
-    (recent,) = observer.recent()
+    recent, later = observer.recent()
+    assert later["shadow"] is None
     assert recent["instance"] == "fast"
     assert recent["shadow"]["would"] == "routed"
     assert recent["shadow"]["went"]["instance"] == "slow"
-    (row,) = observer.rows(10)
+    _, row = observer.rows(10)
     assert (row["shadow"], row["went"], row["outcome"]["status"]) == ("routed", "slow", 200)
     page = observer.page().decode()
     for line in (
