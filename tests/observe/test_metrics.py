@@ -54,7 +54,9 @@ def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
 
 def test_of_a_request_in_shadow_pace_is_compared_and_its_ttft_with_that_of_our_choice_alone() -> None:
     metrics = fresh()
-    shadow = msgspec.structs.replace(ended().features, shadow_key="b@1", shadow_ttft_s=0.25)
+    features = ended().features
+    assert features is not None
+    shadow = msgspec.structs.replace(features, shadow_key="b@1", shadow_ttft_s=0.25)
     metrics.finished(ended(features=shadow), H100)
     metrics.finished(ended(features=shadow, attempts=2), H100)
     text = page(metrics)

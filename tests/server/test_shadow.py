@@ -24,7 +24,7 @@ def begun(address: str) -> bytes:
     message = ext_proc.ProcessingRequest()
     message.response_headers.headers.headers.add(key=":status", raw_value=b"200")
     message.attributes["envoy.filters.http.ext_proc"].fields["upstream.address"].string_value = address
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 def logged(metadata: Any, address: str) -> bytes:
@@ -38,7 +38,7 @@ def logged(metadata: Any, address: str) -> bytes:
     common.upstream_request_attempt_count = 1
     message = als_pb2.StreamAccessLogsMessage()
     message.http_logs.log_entry.append(entry)
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 async def test_envoy_is_told_nothing_and_the_operator_all() -> None:
