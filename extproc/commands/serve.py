@@ -24,6 +24,7 @@ from extproc.commands.observe_arguments import (
     tracing_settings,
 )
 from extproc.commands.redis_arguments import redis_settings
+from extproc.commands.rollout_arguments import add_rollout_arguments
 from extproc.commands.trust_arguments import trust
 from extproc.config import ServeSettings, header_name
 from extproc.config_file.load import OperatorPolicy
@@ -107,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests under way at once; those beyond are left to Envoy, and counted (default %(default)s)",
     )
+    add_rollout_arguments(parser)
     add_intent_arguments(parser)
     add_listen_arguments(parser)
     add_observing_arguments(parser)
@@ -127,6 +129,7 @@ def rules(args: argparse.Namespace, operator: OperatorPolicy) -> Rules:
         limits=limits(args, operator),
         rule_headers=operator.models.headers,
         traces=bool(args.otlp_endpoint),
+        rollout_share=args.rollout_share,
     )
 
 

@@ -86,7 +86,11 @@ def _instance(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _decision(row: dict[str, Any]) -> tuple[str, ...]:
     outcome = row["outcome"]
-    if row["instance"] is None:
+    if row.get("shadow"):
+        end = f"in shadow: {row['shadow']}"
+        if row.get("went"):
+            end += f", went to {row['went']}"
+    elif row["instance"] is None:
         end = row["reason"] or "refused"
     elif outcome is None:
         end = "runs"

@@ -24,13 +24,16 @@ def decide(
     draw: float,
     full: Set[str] = frozenset(),
     bounds: Bounds | None = None,
+    *,
+    name_all: bool = False,
 ) -> Decision:
     """Choose the instance that completes `request` at the least cost.
 
     `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties; `full` are keys of instances
     that are known to have no place left, whatever the snapshot says. With `bounds` only those may be chosen that are
-    predicted to keep them, and none that answered "too much" a moment ago. Nothing is changed: the caller books the
-    choice. No fitting instance is a Decision without `chosen`, never an error.
+    predicted to keep them, and none that answered "too much" a moment ago. `name_all`: as alternatives, and not only as
+    many as are worth a retry. Nothing is changed: the caller books the choice. No fitting instance is a Decision
+    without `chosen`, never an error.
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
@@ -54,19 +57,20 @@ def decide(
         eligible = held_to.flags
         if not np.count_nonzero(eligible):
             return Decision(None, (), rejected)
-    rows = _drawn(prices.total_s, eligible, snapshot.policy, draw)
+    most = len(eligible) if name_all else snapshot.policy.alternatives
+    rows = _drawn(prices.total_s, eligible, snapshot.policy, draw, most)
     chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
     return Decision(chosen, tuple(alternatives), rejected)
 
 
-def _drawn(total_s: Floats, eligible: Flags, policy: Policy, draw: float) -> list[int]:
-    """Row of the cheapest, or of one that the prediction cannot tell from it, and those of the next best."""
+def _drawn(total_s: Floats, eligible: Flags, policy: Policy, draw: float, most: int) -> list[int]:
+    """Row of the cheapest, or of one that the prediction cannot tell from it, and those of the next best, `most`."""
     able = int(np.count_nonzero(eligible))
     if able < len(eligible):
         total_s = np.where(eligible, total_s, np.inf)
     place = min(able - 1, draw_near_tie(total_s, policy, draw))
-    ranked = least(total_s, min(able, place + 1 + policy.alternatives))
-    return [ranked.pop(place), *ranked[: policy.alternatives]]
+    ranked = least(total_s, min(able, place + 1 + most))
+    return [ranked.pop(place), *ranked[:most]]
 
 
 def _rejected(

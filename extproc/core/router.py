@@ -21,7 +21,14 @@ from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.flight.believed import features_of
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.load_meter import LoadMeter, MetLoad
-from extproc.core.flight.prompts import is_prompt, prompt_id, prompt_reservation, prompts_over, reservation_of
+from extproc.core.flight.prompts import (
+    is_prompt,
+    prompt_id,
+    prompt_reservation,
+    prompts_over,
+    reservation_of,
+    seen_reservation,
+)
 from extproc.core.flight.work import Reservation
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
@@ -167,21 +174,41 @@ class Router:
         `options` are at least one; `bounds` is what may be predicted of each, None for anything; the rest is as in
         `choose`.
         """
-        snapshot = self.snapshot()
-
-        def decided(option: Option) -> Decision:
-            request = option.request
-            decision = decide(request, snapshot, now, draw, full, bounds)
-            return paired(decision, request, snapshot, now, draw, full, bounds)
-
-        choice = choose_option(options, decided, self.policy, draw)
+        choice = self.weigh(options, now, draw, full, bounds)
         decision = choice.decision
-        if self.on_choice is not None:
-            self.on_choice(options, snapshot, now, draw, full, bounds, choice)
         if decision.chosen is not None:
             self.tail.add(decision.chosen.cost.ttft_s)
             self.book(choice.option.request, decision.chosen, now, decision.partner)
         return choice
+
+    def weigh(
+        self,
+        options: Sequence[Option],
+        now: float,
+        draw: float,
+        full: Set[str] = frozenset(),
+        bounds: Bounds | None = None,
+        *,
+        name_all: bool = False,
+    ) -> Choice:
+        """What `choose_among` would choose; it is booked nowhere. `name_all` is as in `decide`."""
+        snapshot = self.snapshot()
+
+        def decided(option: Option) -> Decision:
+            request = option.request
+            decision = decide(request, snapshot, now, draw, full, bounds, name_all=name_all)
+            return paired(decision, request, snapshot, now, draw, full, bounds)
+
+        choice = choose_option(options, decided, self.policy, draw)
+        if self.on_choice is not None:
+            self.on_choice(options, snapshot, now, draw, full, bounds, choice)
+        return choice
+
+    def look(self, options: Sequence[Option], now: float, draw: float) -> Choice | None:
+        """What `admit` would answer; nothing is booked, nor held. None: the request would be held."""
+        if self.gate is None or self.policy.admission is None:
+            return self.weigh(options, now, draw)
+        return self.gate.look(options, now, draw, self.weigh)
 
     def admit(
         self,
@@ -269,11 +296,14 @@ class Router:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
         served = self.fleet.by_address(outcome.address)
         self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
-        self.adapters.learn(outcome)
+        in_shadow = outcome.features is not None and bool(outcome.features.shadow_key)  # Envoy was told of no choice
         self._check_prefix(outcome)
         chosen_key = outcome.features.instance_key if outcome.features else None
         served_key = served.instance.key if served else None
-        if outcome.attempts > 1 and chosen_key not in (None, served_key) and self._is_current(chosen_key):
+        if not in_shadow or chosen_key == served_key:
+            self.adapters.learn(outcome)
+        passed_over = outcome.attempts > 1 and chosen_key not in (None, served_key) and not in_shadow
+        if passed_over and self._is_current(chosen_key):
             self._health.passed_over(str(chosen_key), outcome, now)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
         partner_key = outcome.features.partner_key if outcome.features else ""
@@ -315,6 +345,28 @@ class Router:
         self.meter.take(request.id)  # it has met nothing there
         self.book(request, chosen, now, partner)
 
+    def book_seen(
+        self, request: Request, found: Candidate | Instance, sent_s: float, now: float, status: int | None = None
+    ) -> None:
+        """Count a request where Envoy has sent it by itself at `sent_s`, now that this shows: its answer begins.
+
+        `found` is what it was predicted to cost there, or the instance alone where nothing was. `status` is as in
+        `served_by`.
+        """
+        instance = found if isinstance(found, Instance) else found.instance
+        candidate = None if isinstance(found, Instance) else found
+        held = None if candidate is None else ceil(candidate.claims.learned_tokens / request.tokens_per_block)
+        self._expected.note(request, instance.key, held)
+        reservation = seen_reservation(request, candidate, sent_s, now)
+        cached_tokens = 0 if candidate is None else candidate.cached_tokens
+        self._count(request, instance, reservation, request.prompt_tokens - cached_tokens, now)
+        self._heard(instance.key, reservation, now)
+        if status is None:
+            return
+        if verdict(status, ()) in (Verdict.BROKEN, Verdict.FULL):
+            self._expected.withdraw(request)
+        self._health.begins(instance.key, status, now, sent_s)
+
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
         if self.ledger.move(request.id, instance.key, now):
@@ -337,16 +389,26 @@ class Router:
         answer = reservation_of(request, chosen, now, handed_over=partner is not None)
         self._count(request, chosen.instance, answer, computed_tokens)
 
-    def _count(self, request: Request, instance: Instance, reservation: Reservation, computed_tokens: int) -> None:
-        """Book the whole of a request or half of it; `computed_tokens` of its prompt are computed there."""
-        now = reservation.taken_s
+    def _count(
+        self,
+        request: Request,
+        instance: Instance,
+        reservation: Reservation,
+        computed_tokens: int,
+        now: float | None = None,
+    ) -> None:
+        """Book the whole of a request or half of it; `computed_tokens` of its prompt are computed there.
+
+        `now`: when that was known, if later than it was taken.
+        """
+        now = reservation.taken_s if now is None else now
         speed = self.beliefs.speed(request.model, instance)
         alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
         self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
         adapter = request.model if request.model in instance.loras else ""
         if adapter:
             reservation = msgspec.structs.replace(reservation, adapter=adapter)
-        self.ledger.reserve(instance.key, reservation)
+        self.ledger.reserve(instance.key, reservation, now)
         self.cooldowns.sent(instance.key, now)
         self._expected.expect(request, instance, now)
 

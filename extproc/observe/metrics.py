@@ -21,6 +21,7 @@ from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import RequestClass
 from extproc.observe.counts import Count, Spread
 from extproc.observe.limit_metrics import limit_metrics
+from extproc.observe.shadow_metrics import ShadowMetrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
@@ -54,6 +55,7 @@ class Guards:
     """What was kept out, and until when the service's certificate lets it in at Envoy's."""
 
     streams_refused: int = 0
+    rollout_share: float = 1.0  # of requests; the others are looked at in shadow alone
     records_refused: Mapping[str, int] = field(default_factory=dict)  # of the registry, by reason
     certificate_expires_at_s: float | None = None  # of the epoch; None without TLS
     certificates_refused: int = 0  # new files that could not be used
@@ -108,6 +110,8 @@ class Metrics:
         self._held = self._histogram("held_seconds", "Time for which requests were held.", _SECONDS, "class", "end")
         self._shed = self._counter("shed", "Requests refused for want of room, or of time.", "class", "reason")
         self._kinds: set[tuple[str, str]] = set()
+        self.shadow = ShadowMetrics()
+        self._registry.register(self.shadow)
 
     def add(self, collector: Collector) -> None:
         """Show metrics of another file on the same page."""
@@ -144,7 +148,10 @@ class Metrics:
     def finished(self, outcome: Outcome, served: Served | None) -> None:
         """A request has ended. `served`: the instance that answered, None if that is not known."""
         features = outcome.features
-        self._outcomes.add((str(outcome.status), "true" if features else "false"))
+        in_shadow = features is not None and bool(features.shadow_key)
+        self._outcomes.add((str(outcome.status), "true" if features and not in_shadow else "false"))
+        if in_shadow:
+            self.shadow.finished(outcome)
         if outcome.attempts > 1:
             self._retries.add((), outcome.attempts - 1)
         if features is None:
@@ -255,6 +262,8 @@ def _of_guards(guards: Guards) -> Iterator[Metric]:
     text = "Requests beyond --max-streams, left to Envoy, or refused where there is admission."
     yield CounterMetricFamily("extproc_streams_refused", text, guards.streams_refused)
     text = "Records of the registry that are not allowed, each time that they came."
+    text_of_share = "Share of requests that are routed; the others are in shadow."
+    yield GaugeMetricFamily("extproc_rollout_share", text_of_share, guards.rollout_share)
     refused = CounterMetricFamily("extproc_records_refused", text, labels=["reason"])
     for reason, number in guards.records_refused.items():
         refused.add_metric([reason], number)

@@ -18,9 +18,9 @@ from extproc.observe.dashboard.rows import decision_row
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
 from extproc.observe.phases import Phases
-from extproc.observe.recent import RecentDecisions
+from extproc.observe.recent import Kept, RecentDecisions
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
+from extproc.stream.messages import Annotate, Answer, PassOn, Reply, RouteTo
 
 
 class Observer:
@@ -58,19 +58,34 @@ class Observer:
                 self._metrics.answered(reply.reason)
             case PassOn():
                 self._metrics.passed_on(reply.reason)
+                if exchange.shadow is not None:
+                    self._metrics.shadow.decided(exchange.shadow)
+            case Annotate():
+                self._seen(exchange, reply)
+                return
             case _:
                 return
-        self._count_held(exchange, reply)
+        if exchange.shadow is None:
+            self._count_held(exchange, reply)
         if self._tally is not None:
             self._count(self._tally, exchange, reply)
         material = exchange.material()
         if material is not None:
-            features = reply.features if isinstance(reply, RouteTo) else None
+            features = None if isinstance(reply, Answer) else reply.features
             self._recent.add(material, exchange.trace_id, features, self._watch.clock() if self._watch else 0.0)
         if self._watch is not None:
             self._watch.replied(exchange, reply, took_s)
         for tell in self.also:
             tell(exchange, reply, took_s)
+
+    def _seen(self, exchange: Exchange, reply: Annotate) -> None:
+        """An answer begins; where a request in shadow went shows only by that."""
+        shadow = exchange.shadow
+        if shadow is None or shadow.went is None:
+            return
+        self._metrics.shadow.seen(shadow.went)
+        if shadow.request is not None:
+            self._recent.seen(shadow.request.id, shadow.went, reply.features)
 
     def _count_held(self, exchange: Exchange, reply: Reply) -> None:
         request, decision = exchange.request, exchange.decision
@@ -83,9 +98,10 @@ class Observer:
         if decision.reason in SHED:
             self._metrics.shed(request.request_class, decision.reason)
 
-    def _count(self, tally: Tally, exchange: Exchange, reply: Reply) -> None:
-        if isinstance(reply, RouteTo):
-            tally.routed(reply.features)
+    def _count(self, tally: Tally, exchange: Exchange, reply: RouteTo | Answer | PassOn) -> None:
+        features = None if isinstance(reply, Answer) else reply.features
+        if features is not None:
+            tally.routed(features)
         elif exchange.request is not None and exchange.decision is not None:
             tally.refused(exchange.request, exchange.decision.reason)
 
@@ -105,7 +121,7 @@ class Observer:
 
     def recent(self) -> list[dict[str, Any]]:
         """Latest decisions, oldest first: where to, at what cost, what else was possible, what was not and why."""
-        return [describe(each) for each in self._recent]
+        return [describe(kept.material) | _shadow(kept) for kept in self._recent.oldest()]
 
     def rows(self, most: int) -> list[dict[str, Any]]:
         """Short rows of the latest decisions, newest first."""
@@ -115,6 +131,15 @@ class Observer:
     def explain(self, request_id: str) -> Explanation | None:
         """One of them with its reasons and its outcome, by our id, Envoy's, or "last"; None if it is not known."""
         return self._recent.explain(request_id)
+
+
+def _shadow(kept: Kept) -> dict[str, Any]:
+    """Of a request in shadow what would have become of it and where it went, None of others."""
+    if not kept.material.shadow:
+        return {"shadow": None}
+    seen = kept.went
+    where = None if seen is None else {"instance": seen.key.partition("@")[0], "regret_s": seen.regret_s}
+    return {"shadow": {"would": kept.material.shadow, "went": where}}
 
 
 def describe(known: Material) -> dict[str, Any]:

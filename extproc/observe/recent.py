@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from extproc.core.reasons.explanation import Explanation, Material, explain
 from extproc.core.reasons.measured import measured
+from extproc.core.rollout import Went
 from extproc.core.values.outcome import Features, Outcome
 
 MOST_DECISIONS = 200
@@ -27,6 +28,7 @@ class Kept:
     features: Features | None  # None: it went nowhere
     outcome: Outcome | None = None
     at_s: float = 0.0
+    went: Went | None = None  # of one in shadow: where it went, once that is known
 
 
 class RecentDecisions:
@@ -43,6 +45,10 @@ class RecentDecisions:
         """What is known of each, the oldest first."""
         return (kept.material for kept in self._kept.values())
 
+    def oldest(self) -> Iterator[Kept]:
+        """All of each, the oldest first."""
+        return iter(self._kept.values())
+
     def newest(self) -> Iterator[Kept]:
         """All of each, the newest first."""
         return reversed(self._kept.values())
@@ -57,6 +63,13 @@ class RecentDecisions:
         self._rejections += len(material.decision.rejected)
         while len(self._kept) > self._most or (self._rejections > self._most_rejections and len(self._kept) > 1):
             self._drop(next(iter(self._kept)))
+
+    def seen(self, request_id: str, went: Went, features: Features | None) -> None:
+        """Add where Envoy sent one that was in shadow; `features` are what its outcome comes with, None: the first."""
+        kept = self._kept.get(request_id)
+        if kept is not None:
+            kept.went = went
+            kept.features = features or kept.features
 
     def finish(self, outcome: Outcome) -> None:
         """Add what became of one. Another router's request may have the same id, but not the same features."""

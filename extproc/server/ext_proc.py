@@ -276,6 +276,11 @@ class ExtProc:
         """Where requests are held."""
         return self._holding
 
+    @property
+    def rollout_share(self) -> float:
+        """Share of requests that are routed now."""
+        return self._shell.rules.rollout_share
+
     async def refuse_held(self, within_s: float) -> None:
         """Refuse who is held, and wait for Envoy to have heard of it: an end without an answer lets requests on."""
         held = tuple(self._held)

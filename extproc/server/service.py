@@ -89,6 +89,11 @@ class Service:
         """How many requests were left to Envoy, or refused, because too many were under way."""
         return self._ext_proc.refused
 
+    @property
+    def rollout_share(self) -> float:
+        """Share of requests that are routed now."""
+        return self._ext_proc.rollout_share
+
     async def start(self) -> None:
         """Answer on the bound address, and report healthy."""
         await self._server.start()

@@ -32,6 +32,7 @@ def guards(service: Service, gate: Gate, certificates: Certificates | None) -> G
     """What a scrape reads of what was kept out."""
     return Guards(
         service.refused_streams,
+        service.rollout_share,
         {reason.value: count for reason, count in gate.refused.items()},
         certificates.expires_at_s if certificates is not None else None,
         certificates.refused if certificates is not None else 0,

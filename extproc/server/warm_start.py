@@ -59,7 +59,7 @@ def warm(router: Router, rules: Rules, now: float) -> int:
     members = [member for member in router.fleet.members() if member.instance.models][:_MOST_INSTANCES]
     instances = _of(members) or _MADE_UP
     # What would ask Redis, wait, or count in a tokenizer cannot be gone through here.
-    plain = replace(rules, strict=False, limits=Limits(), counted_models=frozenset())
+    plain = replace(rules, strict=False, limits=Limits(), counted_models=frozenset(), rollout_share=1.0)
     beside = Router(replace(router.policy, admission=None, cold=None))
     records = tuple(Record(instance, 0.0, inf) for instance in instances)
     beside.take(beside.fleet.resync(State(None, records, {}), 0.0))

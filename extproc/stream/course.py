@@ -23,9 +23,11 @@ from extproc.api.renaming import renamed
 from extproc.core.features import request_of
 from extproc.core.models.plan import Plan
 from extproc.core.prefixes.prefix_chain import prefix_salt
+from extproc.core.rollout import Would
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.option import Choice, Option
+from extproc.core.values.outcome import Features
 from extproc.core.values.request import Prompt, Request
 from extproc.stream.choice import plan_of
 from extproc.stream.cold import outlook_of, warmed, worth_trying
@@ -35,9 +37,19 @@ from extproc.stream.errands import Moment, ReadBody, Steps
 from extproc.stream.head import Head
 from extproc.stream.held import Admitting
 from extproc.stream.limited import limited
-from extproc.stream.messages import MODEL_HEADER, Answer, Headers, PassOn, RequestBody, RouteTo
+from extproc.stream.messages import (
+    MODEL_HEADER,
+    Answer,
+    Headers,
+    Message,
+    PassOn,
+    RequestBody,
+    ResponseHeaders,
+    RouteTo,
+)
 from extproc.stream.placed import placed
-from extproc.stream.rules import Rules
+from extproc.stream.rules import Rules, in_rollout
+from extproc.stream.shadow import REASON, Shadow, seen, shadowed
 from extproc.stream.turned_away import turned_away
 
 _HEADER_TEXT = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # what a header's value may hold as it is
@@ -59,6 +71,7 @@ class Course:
         self.choice: Choice | None = None  # the latest
         self.decided_at_s = 0.0
         self.is_guess = False  # the body could not be read in time: what is asked for is guessed from its size
+        self.shadow: Shadow | None = None  # of a request that is not rolled out
         self.headers: Headers = ()  # of the answer, whoever gives it
 
     def steps(self, chunks: tuple[Chunk, ...], now: float, draw: float) -> Steps[End]:
@@ -67,11 +80,13 @@ class Course:
         try:
             prompt = yield from self._read(chunks, moment)
         except BodyError as error:
-            return answer(errors.bad_body(error, self.dialect))
+            return self.refuse(errors.bad_body(error, self.dialect), moment.draw)
         if prompt is None:
             return self.pass_on("unread_body", moment.draw)
         plan = self._planned(prompt, moment.now, sum(map(len, chunks)))
         likeliest = self._likeliest(plan, prompt, moment.now)
+        if rules.rollout_share < 1.0 and not in_rollout(rules, self._head.caller, self._id, prompt.session):
+            return (yield from self._in_shadow(prompt, plan, likeliest, moment))
         within = yield from limited(rules.limits, likeliest, prompt.model, self.dialect, moment)
         self.headers = within.headers
         if within.refusal is not None:
@@ -115,9 +130,27 @@ class Course:
         prompt = self._prompt(body)
         return self._likeliest(self._planned(prompt, now, len(body)), prompt, now)
 
-    def pass_on(self, reason: str, draw: float) -> PassOn | Answer:
+    def pass_on(self, reason: str, draw: float, to: type[Message] = RequestBody) -> PassOn | Answer:
         """The reply that lets the request go on undecided."""
-        return undecided(self._router, reason, RequestBody, draw, self._head.gateway, self.dialect)
+        return undecided(self._router, reason, to, draw, self._head.gateway, self.dialect)
+
+    def refuse(self, refusal: errors.Refusal, draw: float, to: type[Message] = RequestBody) -> PassOn | Answer:
+        """The reply to a request that is refused before anything is known of its body; in shadow it goes on."""
+        if in_rollout(self._rules, self._head.caller, self._id):
+            return answer(refusal)
+        self.shadow = Shadow(Would.REFUSED, refusal.code)
+        return self.pass_on(REASON, draw, to)
+
+    def seen(self, head: ResponseHeaders, now: float) -> Features | None:
+        """The answer to a request in shadow begins; returns what is believed of where it went."""
+        assert self.shadow is not None
+        return seen(self._router, self.shadow, head, now)
+
+    def _in_shadow(self, prompt: Prompt, plan: Plan, likeliest: Request, moment: Moment) -> Steps[End]:
+        self.shadow = yield from shadowed(self._router, self._rules, self._head, prompt, plan, likeliest, moment)
+        self.choice, self.decided_at_s = self.shadow.choice, self.shadow.decided_at_s
+        reply = self.pass_on(REASON, moment.draw)
+        return replace(reply, features=self.shadow.features) if isinstance(reply, PassOn) else reply
 
     def _prompt(self, body: bytes) -> Prompt:
         return self._trusted(self._head.endpoint.parse(body, self._head.content_type))

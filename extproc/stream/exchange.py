@@ -69,7 +69,8 @@ from extproc.stream.messages import (
     Trailers,
 )
 from extproc.stream.patience import Patience, Wait
-from extproc.stream.rules import PARENT_HEADER, TRACE_HEADER, Rules
+from extproc.stream.rules import PARENT_HEADER, TRACE_HEADER, Rules, in_rollout
+from extproc.stream.shadow import Shadow
 
 _LONGEST_TRACE_ID = 64  # a UUID has 36
 
@@ -123,6 +124,11 @@ class Exchange:
         return self._course.decision if self._course else None
 
     @property
+    def shadow(self) -> Shadow | None:
+        """What would have become of the request, None if it is rolled out, or that is not known yet."""
+        return self._course.shadow if self._course else None
+
+    @property
     def is_guess(self) -> bool:
         """Whether its body could not be read in time, so that what is asked for was guessed from its size."""
         return self._course is not None and self._course.is_guess
@@ -149,7 +155,7 @@ class Exchange:
             case _State.ROUTED, ResponseHeaders():
                 return (self._served(message, now),)
             case _State.PASSED, ResponseHeaders():
-                return (self._annotated(self._headers),)
+                return (self._passed(message, now),)
             case _State.COLLECTING, RequestBody():
                 return self._collect(message, now, draw)
             case _State.COLLECTING, Trailers(of_request=True):
@@ -181,6 +187,8 @@ class Exchange:
         endpoint = endpoint_for(message.method, message.path)
         if endpoint is None:
             return None
+        if not self._answers(message):
+            return None
         gateway = gateway_of(message, self._rules) is not None
         return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
 
@@ -205,6 +213,8 @@ class Exchange:
             return None
         models = None if course.plan is None or course.choice is None else told_models(course.plan, course.choice)
         known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s, models)
+        if course.shadow is not None:
+            return replace(known, shadow=course.shadow.text)
         return known if course.held_s is None else replace(known, held_s=course.held_s)
 
     @property
@@ -220,16 +230,16 @@ class Exchange:
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
         self._has_length = "content-length" in head.headers
-        if self._rules.answer_models and is_models_page(head.method, head.path):
+        if self._rules.answer_models and is_models_page(head.method, head.path) and self._answers(head):
             return self._end(answer(errors.Refusal(200, "models", self._models(head))))
         endpoint = endpoint_for(head.method, head.path)
         if endpoint is None:
             return self._end(self._undecided("unknown_path", head, None, draw))
-        if head.last:
-            return self._end(answer(errors.no_body(endpoint.dialect)))
-        if head.body_mode is BodyMode.NONE:
+        if head.body_mode is BodyMode.NONE and not head.last:
             return self._end(self._undecided(UNSEEN[BodyMode.NONE], head, endpoint, draw))
         self._course = Course(self._router, self._id, self._rules, head_of(head, endpoint, self._rules))
+        if head.last:
+            return self._end(self._course.refuse(errors.no_body(endpoint.dialect), draw, RequestHeaders))
         self._explains = wants_explanation(head.headers, self._rules.trust)
         self.trace_id = head.headers.get(TRACE_HEADER, "")[:_LONGEST_TRACE_ID]
         self.trace_parent = self.trace_parent or head.headers.get(PARENT_HEADER, "")
@@ -240,6 +250,11 @@ class Exchange:
             return ()
         self._state = _State.BODY
         return (Continue(RequestHeaders),)
+
+    def _answers(self, head: RequestHeaders) -> bool:
+        """Whether it may be answered in the engine's place, as far as its headers tell."""
+        name = self._id or head.headers.get(TRACE_HEADER, "")
+        return in_rollout(self._rules, caller_of(head.headers, self._rules.trust), name)
 
     def _models(self, head: RequestHeaders) -> bytes:
         """The page of all models that the caller may use."""
@@ -314,6 +329,11 @@ class Exchange:
         if self.request is not None:
             self._router.served_by(self.request, head.upstream, now, head.status)
         return self._annotated((*self._headers, *self._explanation(head.upstream)))
+
+    def _passed(self, head: ResponseHeaders, now: float) -> Reply:
+        if self._course is None or self._course.shadow is None:
+            return self._annotated(self._headers)
+        return Annotate(self._explanation(head.upstream), self._course.seen(head, now))
 
     def _annotated(self, headers: Headers) -> Reply:
         return Annotate(headers) if headers else Continue(ResponseHeaders)

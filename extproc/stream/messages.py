@@ -104,6 +104,7 @@ class Annotate:
     """Let the answer's headers go on with these set, whatever the engine had under their names."""
 
     headers: Headers
+    features: Features | None = None  # to ride on in place of those of the request's reply; None: those stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class PassOn:
     to: type[Message]
     reason: str
     endpoints: tuple[str, ...] = ()
+    features: Features | None = None  # of what would have been decided, of a request in shadow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from extproc.api.caller import Trust
 from extproc.core.limits.rules import Limits
+from extproc.core.rollout import rolled_out
+from extproc.core.values.request import Caller
 
 TRACE_HEADER = "x-request-id"  # Envoy makes one if the client did not
 PARENT_HEADER = "traceparent"  # https://www.w3.org/TR/trace-context/
@@ -32,6 +34,7 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
     destination: Destination = Destination.CLUSTER
     rule_headers: frozenset[str] = frozenset()  # that the operator's rules on models look at, by lower-case name
+    rollout_share: float = 1.0  # of requests that are routed; the others go on as if we were not there
     read_apart_bytes: int | None = None  # longer bodies are read by the shell, off its loop; None: all at once here
     traces: bool = False  # decisions become spans of the trace that a request belongs to
     body_limit_bytes: int = _BODY_LIMIT_BYTES  # of bodies that are collected here; Envoy bounds the others
@@ -41,3 +44,9 @@ class Rules:
         """Names of the request headers that an exchange looks at, beside method and path."""
         traced = {PARENT_HEADER} if self.traces else set()
         return self.trust.headers | self.rule_headers | {"content-type", "content-length", TRACE_HEADER} | traced
+
+
+def in_rollout(rules: Rules, caller: Caller, request_id: str, session: str = "") -> bool:
+    """Whether a request is routed, and not only looked at. `session`: as its body tells it, if that is known."""
+    share = rules.rollout_share
+    return share >= 1.0 or rolled_out(share, caller.session or session, caller.tenant, request_id)

@@ -52,6 +52,21 @@ def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
         assert line in text
 
 
+def test_of_a_request_in_shadow_pace_is_compared_and_its_ttft_with_that_of_our_choice_alone() -> None:
+    metrics = fresh()
+    features = ended().features
+    assert features is not None
+    shadow = msgspec.structs.replace(features, shadow_key="b@1", shadow_ttft_s=0.25)
+    metrics.finished(ended(features=shadow), H100)
+    metrics.finished(ended(features=shadow, attempts=2), H100)
+    text = page(metrics)
+    assert "extproc_ttft_ratio_sum{" not in text
+    assert 'extproc_tpot_ratio_sum{kind="h100_sxm/tp1",model="llama-3.1-8b"} 2.0' in text
+    assert 'extproc_shadow_ttft_gain_seconds_bucket{le="0.1"} 0.0' in text  # 0.5 s measured, 0.25 s predicted
+    assert 'extproc_shadow_ttft_gain_seconds_bucket{le="0.5"} 1.0' in text
+    assert 'extproc_outcomes_total{routed="false",status="200"} 2.0' in text
+
+
 def test_what_cannot_be_compared_is_not_counted() -> None:
     """Retries, failures, and instances that are not known any more or were not named say nothing of a prediction."""
     metrics = fresh()

@@ -50,6 +50,7 @@ def settings_of(file: Path, text: str | None = None) -> ServeSettings:
     [
         ("", "serve: {max_in_flight: 3, zone: b, tenant_header: x-t, drain_s: 1}", ()),
         ("", "admission: {}", ()),
+        ("serve: {rollout_share: 0}", "serve: {rollout_share: 0.01}", ()),
         ("", "limits: {rules: [{concurrent: 3}]}\nclasses: {batch: {ttft: 0.1}}\nown_zone: a", ()),
         ("cold: {}", "cold: {hold_s: 3}", ()),
         ("", "cold: {}", ("cold",)),

@@ -17,6 +17,7 @@ from extproc.adapters.wire import plain
 from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
 from extproc.adapters.wire.large_body import large_body
 from extproc.adapters.wire.wire_error import WireError
+from extproc.core.values.outcome import Features
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
     ENDPOINTS_HEADER,
@@ -174,7 +175,8 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
         case Annotate():
             return _annotate(reply)
         case PassOn():
-            return _CONTINUE[reply.to, True] if not reply.endpoints else _pass_on(reply)
+            on = _CONTINUE[reply.to, True] if not reply.endpoints else _pass_on(reply)
+            return on if reply.features is None else on + _believed(reply.features)
         case RouteTo():
             return _route_to(reply, cluster_header)
         case Answer():
@@ -215,7 +217,14 @@ def _annotate(reply: Annotate) -> bytes:
     mutation.remove_headers.extend(name for name in _OURS if name not in told)
     for name, value in reply.headers:
         _set_header(mutation, name, value)
-    return bytes(answer.SerializeToString())
+    changes = bytes(answer.SerializeToString())
+    return changes if reply.features is None else changes + _believed(reply.features)
+
+
+def _believed(features: Features) -> bytes:
+    """The part of a reply that says nothing to Envoy, and comes back with its access log."""
+    told = plain.text(_FEATURES, write_features(features))
+    return plain.part(_METADATA, plain.struct(_OURS_TO_LOG, told))
 
 
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:

@@ -85,6 +85,16 @@ class Gate:
             return choice
         return self._hold(entry, choice.decision, now)
 
+    def look(self, options: Sequence[Option], now: float, draw: float, weigh: Place) -> Choice | None:
+        """What `admit` would answer, None if it would hold; nothing is held, and `weigh` is to book nothing."""
+        self._look(now)
+        entry = self._entry(options, now)
+        head = self.room.head(entry.lane)
+        if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
+            return None
+        choice = weigh(options, now, draw, frozenset(), self._bounds(options[0].request, now, 0.0))
+        return choice if choice.decision.chosen is not None or not _may_wait(choice) else None
+
     def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
         """Those whose turn has come: there is room for them, or they are shed."""
         turns, self._shed = self._shed, []

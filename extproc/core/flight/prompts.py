@@ -37,6 +37,24 @@ def reservation_of(request: Request, chosen: Candidate, now: float, *, handed_ov
     )
 
 
+def seen_reservation(request: Request, found: Candidate | None, sent_s: float, now: float) -> Reservation:
+    """A request that somebody else has sent there at `sent_s`, and that is seen only now, as its answer begins.
+
+    Some engines begin their answer before the prompt is computed; so what was predicted to be left counts as left.
+    `found`: what it was predicted to cost there, None if nothing was.
+    """
+    left_s = 0.0 if found is None else max(0.0, found.cost.ttft_s - (now - sent_s))
+    return Reservation(
+        request_id=request.id,
+        taken_s=sent_s,
+        prefill_s=0.0 if found is None else min(left_s, _share_s(found)),
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.expected_output_tokens,
+        uncached_tokens=request.prompt_tokens - (0 if found is None else found.cached_tokens),
+        tenant=request.tenant,
+    )
+
+
 def prompt_reservation(request: Request, partner: Candidate, now: float) -> Reservation:
     """Its prompt where that is computed for another."""
     return Reservation(

@@ -48,6 +48,7 @@ class Material:
     miss: Miss | None
     models: ModelsTold | None = None
     held_s: float | None = None  # for which the request waited in the router, None: it was decided upon at once
+    shadow: str = ""  # what would have become of it, such as "refused: over_limit"; "": that did become of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,7 @@ class Explanation:
     miss: Miss | None  # the nearest one, where nothing could be chosen
     models: ModelsTold | None = None  # how the model was chosen, where its name left that open
     held_s: float | None = None  # for which it waited in the router; None: it did not
+    shadow: str = ""  # what would have become of it: Envoy balanced it by itself; "": it was not in shadow
     outcome: Measured | None = None
 
 
@@ -174,6 +176,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         miss=known.miss,
         models=known.models,
         held_s=known.held_s,
+        shadow=known.shadow,
         outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
     )
 

@@ -42,6 +42,8 @@ def as_line(told: Explanation, served_by: str = "") -> str:
     """At most 512 bytes of printable ASCII: what matters most first. `served_by`: the address that answered."""
     request = told.request
     parts = [f"id={request.trace_id or request.id}"]
+    if told.shadow:
+        parts.append(f"shadow: would be {told.shadow}")
     if told.held_s is not None:
         parts.append(f"held={told.held_s:.3f}s")
     if told.models is not None:
@@ -79,13 +81,22 @@ def _held(told: Explanation) -> list[str]:
 
 
 def _verdict(told: Explanation) -> list[str]:
+    goes = "goes"
+    shadow = []
+    if told.shadow:
+        goes = "would go"
+        shadow = [f"in shadow: Envoy balanced it by itself; it would have been {told.shadow}"]
+    return [*shadow, *_where(told, goes)]
+
+
+def _where(told: Explanation, goes: str) -> list[str]:
     if told.options:
         first, partner = told.options[0], f"; {told.partner} computes its prompt" if told.partner else ""
-        lines = [f"goes to {first.instance} at {seconds(first.total_s)} s{partner}"]
+        lines = [f"{goes} to {first.instance} at {seconds(first.total_s)} s{partner}"]
         return [*lines, *([told.second.text] if told.second else [])]
     if told.miss is None:
-        return ["goes nowhere: no instance is known"]
-    return [f"goes nowhere: {told.miss.reason}", f"nearest: {told.miss.text}"]
+        return [f"{goes} nowhere: no instance is known"]
+    return [f"{goes} nowhere: {told.miss.reason}", f"nearest: {told.miss.text}"]
 
 
 def _terms(option: Option) -> str:

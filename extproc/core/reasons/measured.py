@@ -80,9 +80,9 @@ def prediction_errors(outcome: Outcome, served_key: str) -> PredictionErrors:
     # The one that answers a pair's request counts what was handed over to it as cached.
     if actual.cached_tokens is not None and actual.prompt_tokens and not features.partner_key:
         cached_share = (actual.cached_tokens - features.cached_tokens) / actual.prompt_tokens
-    return PredictionErrors(
-        _ratio(actual.ttft_s, features.ttft_s), _ratio(actual.tpot_s, features.tpot_s), cached_share
-    )
+    # In shadow what Envoy had sent a moment before is not known yet, so that queues look shorter than they are.
+    ttft_ratio = None if features.shadow_key else _ratio(actual.ttft_s, features.ttft_s)
+    return PredictionErrors(ttft_ratio, _ratio(actual.tpot_s, features.tpot_s), cached_share)
 
 
 def _ratio(actual_s: float | None, predicted_s: float) -> float | None:

@@ -89,8 +89,9 @@ def samples(
     sent_s = routing_s + (now - outcome.duration_s if outcome.started_s is None else outcome.started_s)
     timed = features.stream and outcome.ttft_s is not None  # only streams show a first token
     ttft_s = (outcome.ttft_s or 0.0) - routing_s
-    if timed and ttft_s > 0.0 and features.choices == 1 and not features.partner_key:
-        # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself.
+    if timed and ttft_s > 0.0 and features.choices == 1 and not features.partner_key and not features.shadow_key:
+        # A pair's first token comes after another engine's prefill and a transfer: it times nothing by itself. Of what
+        # Envoy placed by itself nobody knows what was ahead of it: that shows only as answers begin.
         _consider(features, outcome, speed, step_tokens, met, witnesses, sent_s, ttft_s)
     first_s = sent_s + (ttft_s if timed else min(outcome.duration_s - routing_s, SURELY * features.ttft_s))
     name = prompt_id(features.request_id) if features.partner_key else features.request_id

@@ -42,6 +42,8 @@ class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
     charge: str = ""  # to limits of tokens, as `core.limits.charge.Receipt` writes it; "": nothing was charged
     request_class: str = ""  # of `core.values.request.RequestClass`; "": not told
+    shadow_key: str = ""  # of the instance that would have been chosen; "": the request was not in shadow
+    shadow_ttft_s: float = 0.0  # predicted there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

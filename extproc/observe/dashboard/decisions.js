@@ -146,6 +146,7 @@ function fill(element, row) {
 }
 
 function ending(row) {
+  if (row.shadow) return [`shadow: ${row.shadow}`, ""];
   if (row.instance === null) return [row.reason ?? "refused", "bad"];
   if (row.outcome === null) return ["runs", ""];
   const { status, attempts, duration_s: lasted } = row.outcome;

@@ -21,7 +21,8 @@ export function explain(element, told) {
 
 function question(told) {
   const asked = told.request;
-  const to = told.chosen === null ? "went nowhere" : `went to ${told.chosen}`;
+  const went = told.shadow ? "would have gone" : "went";
+  const to = told.chosen === null ? `${went} nowhere` : `${went} to ${told.chosen}`;
   const line = make("p", "question", make("b", "", asked.model), ` ${to}`);
   if (told.partner) line.append(`, its prompt computed by ${told.partner}`);
   const facts = [
@@ -31,6 +32,7 @@ function question(told) {
     `expects ${count(asked.expected_output_tokens)} out`,
   ];
   if (asked.priority) facts.push(`priority ${asked.priority}`);
+  if (told.shadow) facts.push(`in shadow: would have been ${told.shadow}`);
   if (told.held_s !== null) facts.push(`held ${seconds(told.held_s)}`);
   return make("div", "", line, make("p", "facts", facts.join(" · ")), make("p", "facts id", `${asked.id} ${asked.trace_id}`.trim()));
 }

@@ -29,6 +29,8 @@ def decision_row(kept: Kept, now: float) -> dict[str, Any]:
         "ttft_s": chosen.cost.ttft_s if chosen else None,
         "tpot_s": chosen.tpot_s if chosen else None,
         "held_s": kept.material.held_s,
+        "shadow": kept.material.shadow or None,
+        "went": None if kept.went is None else kept.went.key.partition("@")[0],
         "rejected": len(decision.rejected),
         "outcome": None if kept.outcome is None else _ended(kept.outcome),
     }
