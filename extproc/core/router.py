@@ -191,7 +191,7 @@ class Router:
         *,
         name_all: bool = False,
     ) -> Choice:
-        """What `choose_among` would choose; it is booked nowhere. `name_all` is as in `decide`."""
+        """What `choose_among` would choose, told to `on_choice`; it is booked nowhere. `name_all` is as in `decide`."""
         snapshot = self.snapshot()
 
         def decided(option: Option) -> Decision:
