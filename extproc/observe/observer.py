@@ -47,6 +47,8 @@ class Observer:
         match reply:
             case RouteTo():
                 self._metrics.routed(reply.features, took_s)
+                if exchange.decision is not None and exchange.decision.chosen is not None:
+                    self._metrics.priced(exchange.decision.chosen.cost)
                 if exchange.asked not in ("", reply.features.model):
                     self._metrics.chose_model(exchange.asked, reply.features.model)
             case Answer():

@@ -37,6 +37,7 @@ from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
 from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.dashboard.watch import Watch
+from extproc.observe.fleet_metrics import FleetCollector
 from extproc.observe.metrics import Metrics
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
@@ -59,7 +60,7 @@ from extproc.server.service import Service
 from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.traffic_keeper import TrafficKeeper
-from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
+from extproc.server.views import fleet_gauges, fleet_view, gauges, guards, held_by_model, served
 from extproc.server.warm_start import warm_up
 from extproc.stream.errands import CountTokens
 
@@ -97,6 +98,7 @@ async def serve(
             bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
+    metrics.add(FleetCollector(lambda: fleet_gauges(router, time.monotonic())))
     observer, tally, watch = observing(router, metrics)
     own = partial(replace, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
     live = LiveSettings(settings, router, tally, own, partial(RateLimits, registry.link, registry.base, name))
