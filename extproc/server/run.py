@@ -98,7 +98,6 @@ async def serve(
             bodies_apart={outcome.value: count for outcome, count in reader.outcomes.items()},
         )
     )
-    metrics.add(FleetCollector(lambda: fleet_gauges(router, time.monotonic())))
     observer, tally, watch = observing(router, metrics)
     own = partial(replace, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
     live = LiveSettings(settings, router, tally, own, partial(RateLimits, registry.link, registry.base, name))
@@ -240,6 +239,7 @@ async def keeping_intents(
 def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally, Watch]:
     """Who watches requests, and what that one counts of them for the autoscaler and for the dashboard."""
     watch = Watch(time.monotonic)
+    metrics.add(FleetCollector(lambda: fleet_gauges(router, time.monotonic())))
     tally = Tally(router.policy.classes)
     return DatedObserver(metrics, partial(served, router), tally, watch), tally, watch
 
