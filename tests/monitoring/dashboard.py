@@ -1,4 +1,4 @@
-"""Writes docs/monitoring/grafana.json, the dashboard that is described by panels.yaml: `python -m tests.monitoring.dashboard`."""
+"""Writes docs/monitoring/grafana.json from panels.yaml beside it: `python -m tests.monitoring.dashboard`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _OF_ROUTER = f'{_OF_FLEET}, instance=~"$router"'
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it. Version 36 of its schema is that of Grafana 9 and is migrated by later ones."""
+    """The dashboard as Grafana imports it. Its schema is that of Grafana 9, which later ones migrate."""
     described = yaml.safe_load((FOLDER / "panels.yaml").read_text())
     return {
         "uid": "extproc",
         "title": "extproc",
-        "description": "Inference router for Envoy: traffic, predictions, decisions, fleet, autoscaler and control plane.",
+        "description": "Inference router for Envoy: traffic, predictions, fleet, autoscaler, control plane.",
         "tags": ["envoy", "extproc", "llm"],
         "schemaVersion": 36,
         "version": 1,
@@ -106,7 +106,9 @@ def _placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if left + wide > WIDTH:
                 left, top = 0, top + height
             height = STAT_HEIGHT if described.get("kind") == "stat" else HEIGHT
-            panels.append(_panel(len(panels) + 1, described) | {"gridPos": {"x": left, "y": top, "w": wide, "h": height}})
+            panels.append(
+                _panel(len(panels) + 1, described) | {"gridPos": {"x": left, "y": top, "w": wide, "h": height}}
+            )
             left += wide
         top += height
     return panels
@@ -134,10 +136,14 @@ def _look(kind: str, described: dict[str, Any]) -> dict[str, Any]:
     if kind == "timeseries":
         stacking = {"mode": "normal" if described.get("stack") else "none", "group": "A"}
         look["custom"] = {
-            "lineWidth": 1, "fillOpacity": 20 if described.get("stack") else 5, "showPoints": "never", "stacking": stacking,
-        }  # fmt: skip
+            "lineWidth": 1,
+            "fillOpacity": 20 if described.get("stack") else 5,
+            "showPoints": "never",
+            "stacking": stacking,
+        }
     if kind == "state-timeline":
-        steps = [{"color": "green", "value": None}, {"color": "orange", "value": 1}]
+        on = "orange" if described.get("alarm") else "blue"
+        steps = [{"color": "transparent", "value": None}, {"color": on, "value": 1}]
         look |= {"color": {"mode": "thresholds"}, "thresholds": {"mode": "absolute", "steps": steps}}
     return look
 
