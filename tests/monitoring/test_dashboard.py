@@ -18,7 +18,7 @@ PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 # https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts has all units.
-UNITS = ["s", "short", "none", "percentunit", "reqps", "cps", "ops", "bytes"]
+UNITS = ["s", "short", "none", "percentunit", "reqps", "cps", "ops", "bytes", "dateTimeFromNow"]
 _TEXT = {"type": "string", "minLength": 1}
 _PLACE = {
     "type": "object",

@@ -17,6 +17,7 @@ from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Lifecycle, Totals
 from extproc.core.values.request import RequestClass
 from extproc.observe.cold_metrics import ColdCollector, ColdCounts
+from extproc.observe.config_metrics import ConfigCollector, ReloadCounts
 from extproc.observe.fleet_metrics import FleetCollector, FleetGauges
 from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas, Rungs
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
@@ -55,6 +56,7 @@ def service_page() -> str:
     )
     metrics = Metrics(lambda: gauges)
     metrics.add(ColdCollector(lambda: ColdCounts(one, one, frozenset("m"), {"m": 1.0}, {"taken": 1})))
+    metrics.add(ConfigCollector(ReloadCounts(0.0)))
     metrics.add(JudgedCollector(lambda: Judged(one, one, one, one, 1.0)))
     metrics.add(FleetCollector(lambda: FleetGauges(Counter({Lifecycle.READY: 1}), one, one, {"a": 0.5}, {"a": 1.0})))
     outcome, choice = ended(attempts=2, routing_s=0.01), router(instance("a")).choose(request(), 0.0, 0.0)
