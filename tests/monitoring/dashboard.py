@@ -94,22 +94,18 @@ def _placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     panels: list[dict[str, Any]] = []
     top = 0
     for row in rows:
-        place = {"x": 0, "y": top, "w": WIDTH, "h": 1}
-        panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": row["title"], "collapsed": False, "panels": []}
-            | {"gridPos": place}
-        )
+        panels.append({"id": len(panels) + 1, "type": "row", "title": row["title"], "collapsed": False, "panels": []})
+        panels[-1]["gridPos"] = {"x": 0, "y": top, "w": WIDTH, "h": 1}
         top += 1
         left = height = 0
         for described in row["panels"]:
             wide = described.get("wide", 8)
+            high = STAT_HEIGHT if described.get("kind") == "stat" else HEIGHT
             if left + wide > WIDTH:
-                left, top = 0, top + height
-            height = STAT_HEIGHT if described.get("kind") == "stat" else HEIGHT
-            panels.append(
-                _panel(len(panels) + 1, described) | {"gridPos": {"x": left, "y": top, "w": wide, "h": height}}
-            )
-            left += wide
+                left, top, height = 0, top + height, 0
+            panels.append(_panel(len(panels) + 1, described))
+            panels[-1]["gridPos"] = {"x": left, "y": top, "w": wide, "h": high}
+            left, height = left + wide, max(height, high)
         top += height
     return panels
 
