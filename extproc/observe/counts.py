@@ -16,6 +16,12 @@ from prometheus_client.registry import Collector
 
 Labels = tuple[str, ...]
 
+MOST_SERIES = 1024
+"""Sets of labels of a counter. Models and instances come from a registry: all beyond are counted as "other"."""
+MOST_SPREADS = 256
+"""The same of a histogram, each of which is more than ten series."""
+_OTHER = "other"
+
 
 class Count(Collector):
     """A counter by the values of its labels; without labels it is 0 from the start."""
@@ -34,8 +40,10 @@ class Count(Collector):
         try:
             self._values[labels] += number
         except KeyError:
-            self._values[labels] = number
-            self._created_s[labels] = time.time()
+            if len(self._values) >= MOST_SERIES:
+                labels = (_OTHER,) * len(labels)
+            self._values[labels] = self._values.get(labels, 0) + number
+            self._created_s.setdefault(labels, time.time())
 
     def collect(self) -> Iterator[Metric]:
         """What was counted."""
@@ -87,5 +95,6 @@ class Spread(Collector):
         yield family
 
     def _of(self, labels: Labels) -> _Spread:
-        spread = self._spreads[labels] = _Spread(len(self._bounds) + 1)
-        return spread
+        if len(self._spreads) >= MOST_SPREADS:
+            labels = (_OTHER,) * len(labels)
+        return self._spreads.setdefault(labels, _Spread(len(self._bounds) + 1))

@@ -13,21 +13,20 @@ from prometheus_client.registry import Collector
 
 from extproc.core.fleet.degradation import Rung
 from extproc.core.limits.counts import LimitCounts
-from extproc.core.reasons.measured import PredictionErrors, Served, prediction_errors
+from extproc.core.reasons.measured import Served
 from extproc.core.tokens.output_lengths import Calibration
-from extproc.core.values.decision import Reason
+from extproc.core.values.decision import Cost, Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import RequestClass
 from extproc.observe.counts import Count, Spread
 from extproc.observe.limit_metrics import limit_metrics
+from extproc.observe.prediction_metrics import SECONDS, PredictionMetrics
+from extproc.observe.process_metrics import add_process
 from extproc.observe.shadow_metrics import ShadowMetrics
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _DECIDE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
-_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)  # actual over predicted
-_SHARES = (-0.5, -0.2, -0.1, -0.05, -0.01, 0.01, 0.05, 0.1, 0.2, 0.5)  # of a prompt, cached more than believed
-_MOST_KINDS = 64  # pairs of model and instance kind with histograms of their own
+_ROUTING_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 _TOKENS = ("prompt", "completion", "cached")
 
 
@@ -97,21 +96,18 @@ class Metrics:
         self._outcomes = self._counter("outcomes", "Finished requests by HTTP status.", "status", "routed")
         self._retries = self._counter("retries", "Further attempts that Envoy made.")
         self._tokens = self._counter("tokens", "Tokens that engines reported.", "kind", "model")
-        self._believed = self._counter("believed_cached_tokens", "Prompt tokens believed to be cached.", "model")
         self._decide = self._histogram("reply_seconds", "Time to answer the request's body.", _DECIDE_SECONDS)
-        self._ttft = self._histogram("ttft_seconds", "Time to the first body byte.", _SECONDS, "model")
-        self._predicted = self._histogram("predicted_ttft_seconds", "TTFT as predicted.", _SECONDS, "model")
-        self._duration = self._histogram("request_seconds", "Duration of requests.", _SECONDS, "model")
-        of = ("model", "kind")
-        self._ttft_ratio = self._histogram("ttft_ratio", "Actual over predicted TTFT.", _RATIOS, *of)
-        self._tpot_ratio = self._histogram("tpot_ratio", "Actual over predicted TPOT.", _RATIOS, *of)
-        text = "Share of the prompt that was cached beyond what was believed."
-        self._cached_error = self._histogram("cached_share_error", text, _SHARES, *of)
-        self._held = self._histogram("held_seconds", "Time for which requests were held.", _SECONDS, "class", "end")
+        text = "Until Envoy began to send requests to an engine, what deciding and holding took included."
+        self._routing = self._histogram("routing_seconds", text, _ROUTING_SECONDS, "model")
+        self._duration = self._histogram("request_seconds", "Duration of requests.", SECONDS, "model")
+        self._held = self._histogram("held_seconds", "Time for which requests were held.", SECONDS, "class", "end")
         self._shed = self._counter("shed", "Requests refused for want of room, or of time.", "class", "reason")
-        self._kinds: set[tuple[str, str]] = set()
         self.shadow = ShadowMetrics()
         self._registry.register(self.shadow)
+        self._predictions = PredictionMetrics()
+        for collector in self._predictions.collectors():
+            self._registry.register(collector)
+        add_process(self._registry)
 
     def add(self, collector: Collector) -> None:
         """Show metrics of another file on the same page."""
@@ -121,9 +117,12 @@ class Metrics:
         """A request was sent to an instance; answering took `took_s`."""
         self._requests.add(("routed", ""))
         self._routed.add((features.instance_key.partition("@")[0], features.model))
-        self._believed.add((features.model,), features.cached_tokens)
-        self._predicted.observe((features.model,), features.ttft_s)
+        self._predictions.routed(features)
         self._decide.observe((), took_s)
+
+    def priced(self, cost: Cost) -> None:
+        """That is what a request costs where it was sent."""
+        self._predictions.priced(cost)
 
     def chose_model(self, asked: str, model: str) -> None:
         """A request was sent to another model than the one that it names: a name of the operator's, or a fallback."""
@@ -160,30 +159,10 @@ class Metrics:
         for kind, count in zip(_TOKENS, counts, strict=True):
             if count is not None:
                 self._tokens.add((kind, features.model), count)
-        if outcome.ttft_s is not None:
-            self._ttft.observe((features.model,), outcome.ttft_s)
+        if outcome.routing_s is not None:
+            self._routing.observe((features.model,), outcome.routing_s)
         self._duration.observe((features.model,), outcome.duration_s)
-        if served is not None:
-            errors = prediction_errors(outcome, served.key)
-            self._compare(errors, *self._bounded(features.model, served.kind))
-
-    def _compare(self, errors: PredictionErrors, *labels: str) -> None:
-        """What was predicted against what was measured, as far as they can be compared."""
-        for histogram, value in (
-            (self._ttft_ratio, errors.ttft_ratio),
-            (self._tpot_ratio, errors.tpot_ratio),
-            (self._cached_error, errors.cached_share),
-        ):
-            if value is not None:
-                histogram.observe(labels, value)
-
-    def _bounded(self, model: str, kind: str) -> tuple[str, str]:
-        """Labels of a model on a kind of instance; all beyond the first `_MOST_KINDS` pairs are "other"."""
-        if (model, kind) not in self._kinds:
-            if len(self._kinds) >= _MOST_KINDS:
-                return "other", "other"
-            self._kinds.add((model, kind))
-        return model, kind
+        self._predictions.finished(features, outcome, served)
 
     def page(self) -> bytes:
         """The page that Prometheus scrapes, in its text format."""

@@ -51,9 +51,7 @@ class Observer:
         """One message was answered in `took_s` seconds."""
         match reply:
             case RouteTo():
-                self._metrics.routed(reply.features, took_s)
-                if exchange.asked not in ("", reply.features.model):
-                    self._metrics.chose_model(exchange.asked, reply.features.model)
+                self._routed(exchange, reply, took_s)
             case Answer():
                 self._metrics.answered(reply.reason)
             case PassOn():
@@ -77,6 +75,13 @@ class Observer:
             self._watch.replied(exchange, reply, took_s)
         for tell in self.also:
             tell(exchange, reply, took_s)
+
+    def _routed(self, exchange: Exchange, reply: RouteTo, took_s: float) -> None:
+        self._metrics.routed(reply.features, took_s)
+        if exchange.decision is not None and exchange.decision.chosen is not None:
+            self._metrics.priced(exchange.decision.chosen.cost)
+        if exchange.asked not in ("", reply.features.model):
+            self._metrics.chose_model(exchange.asked, reply.features.model)
 
     def _seen(self, exchange: Exchange, reply: Annotate) -> None:
         """An answer begins; where a request in shadow went shows only by that."""

@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.core.scaling.recommendation import Recommendation
+from extproc.observe.process_metrics import add_process
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
@@ -36,6 +37,7 @@ class ScalingMetrics:
     def __init__(self, read_gauges: Callable[[], ScalingGauges]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Live(read_gauges))
+        add_process(self._registry)
         self._look = Histogram(
             "extproc_autoscale_look_seconds",
             "Time that a look took, what it reads from Redis included.",

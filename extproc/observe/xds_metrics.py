@@ -10,6 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from extproc.observe.process_metrics import add_process
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
@@ -30,6 +32,7 @@ class XdsMetrics:
     def __init__(self, read_gauges: Callable[[], XdsGauges]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_LiveGauges(read_gauges))
+        add_process(self._registry)
         self._pushes = self._counter("pushes", "Responses sent to Envoys.", "type")
         self._acks = self._counter("acks", "Responses that an Envoy has taken over.", "type")
         self._nacks = self._counter("nacks", "Responses that an Envoy has refused, in whole or in part.", "type")

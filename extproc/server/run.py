@@ -37,6 +37,7 @@ from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.cold_metrics import ColdCollector
 from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.dashboard.watch import Watch
+from extproc.observe.fleet_metrics import FleetCollector
 from extproc.observe.metrics import Metrics
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
@@ -60,7 +61,7 @@ from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.telling import telling
 from extproc.server.traffic_keeper import TrafficKeeper
-from extproc.server.views import fleet_view, gauges, guards, held_by_model, served
+from extproc.server.views import fleet_gauges, fleet_view, gauges, guards, held_by_model, served
 from extproc.server.warm_start import warm_up
 from extproc.stream.errands import CountTokens
 
@@ -240,6 +241,7 @@ async def keeping_intents(
 def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally, Watch]:
     """Who watches requests, and what that one counts of them for the autoscaler and for the dashboard."""
     watch = Watch(time.monotonic)
+    metrics.add(FleetCollector(lambda: fleet_gauges(router, time.monotonic())))
     tally = Tally(router.policy.classes)
     return DatedObserver(metrics, partial(served, router), tally, watch), tally, watch
 

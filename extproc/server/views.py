@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.destinations import Gate
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import Work
 from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
@@ -18,6 +21,7 @@ from extproc.core.values.decision import CacheSource
 from extproc.core.values.instance import Instance
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.lately import Lately
+from extproc.observe.fleet_metrics import MOST_INSTANCES, FleetGauges
 from extproc.observe.metrics import Gauges, Guards, Replicas
 from extproc.server.certificates import Certificates
 from extproc.server.holding import Holding
@@ -51,7 +55,8 @@ def gauges(
     """What a scrape reads at this moment; `strict` is None without strict mode."""
     fleet = router.fleet
     in_flight = router.ledger.in_flight()
-    members = fleet.members()
+    members = _shown(router)
+    ids = {member.instance.id for member in members}
     peers = bookings.sharing.peers
     return Gauges(
         in_flight={member.instance.id: in_flight.get(member.instance.key, 0) for member in members},
@@ -66,7 +71,8 @@ def gauges(
         kv_refused=router.kv.refused_blocks,
         prefix_agreement={
             (key.partition("@")[0], model, source.value): agreement.share
-            for key, model, source, agreement in router.trust.agreements()
+            for key, model, source, agreement in islice(router.trust.agreements(), MOST_INSTANCES)
+            if key.partition("@")[0] in ids
         },
         exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
         replicas=Replicas(
@@ -77,6 +83,28 @@ def gauges(
         strict_unsettled=strict.unsettled if strict is not None else None,
         held=holding.by_class() if router.policy.admission is not None else None,
         left=holding.left,
+    )
+
+
+def _shown(router: Router) -> Sequence[Member]:
+    """Instances that have series of their own; always the same ones of a fleet that is too large."""
+    members = router.fleet.members()
+    if len(members) <= MOST_INSTANCES:
+        return members
+    return sorted(members, key=lambda member: member.instance.id)[:MOST_INSTANCES]
+
+
+def fleet_gauges(router: Router, now: float) -> FleetGauges:
+    """What a scrape reads of the fleet at `now`, a monotonic time."""
+    shown = [member.instance for member in _shown(router)]
+    works = {instance.id: router.ledger.work(instance.key) for instance in shown}
+    loads = [(instance.id, instance.load) for instance in shown]
+    return FleetGauges(
+        lifecycles=Counter(member.instance.lifecycle for member in router.fleet.members()),
+        running={name: load.running for name, load in loads if load.running is not None},
+        waiting={name: load.waiting for name, load in loads if load.waiting is not None},
+        kv_usage={name: load.kv_usage for name, load in loads if load.kv_usage is not None},
+        backlog_s={name: work.prefill_backlog_s(now) for name, work in works.items()},
     )
 
 

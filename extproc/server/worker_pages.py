@@ -131,7 +131,7 @@ class WorkerPages(HttpPages):
 
     def _of_workers(self, answering: int) -> bytes:
         registry = CollectorRegistry()
-        registry.register(_Told(self._workers, answering))
+        registry.register(WorkersCollector(self._workers, answering))
         for collector in self._besides:
             registry.register(collector)
         return generate_latest(registry)
@@ -160,7 +160,7 @@ class WorkerPages(HttpPages):
         return _json(latest)
 
 
-class _Told:
+class WorkersCollector:
     """What the parent itself tells of its workers."""
 
     def __init__(self, workers: Sequence[Asked], answering: int) -> None:

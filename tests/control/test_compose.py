@@ -71,7 +71,7 @@ def test_everybody_looks_for_the_others_where_they_are() -> None:
     targets = {job["job_name"]: set(job["static_configs"][0]["targets"]) for job in jobs}
     assert targets["engines"] == {f"{engine}:{port}" for engine in engines}
     assert {target.partition(":")[0] for target in targets["extproc"] | targets["envoy"]} <= set(SERVICES)
-    assert targets["extproc"] == {"extproc:9001", "xds:18001"}
+    assert targets["extproc"] | targets["extproc-xds"] == {"extproc:9001", "xds:18001"}
 
 
 DOCKERFILE = COMPOSE["x-extproc"]["build"]["dockerfile_inline"].replace("\\\n", "").splitlines()

@@ -35,6 +35,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "url": backends,
     "fields": engine_file,
     "extensionApis": lambda path: path,  # of Envoy Gateway's own configuration
+    "rule_files": lambda path: path,  # of Prometheus'
+    "tracing": lambda path: path,  # of Envoy's own bootstrap
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from extproc.core.values.instance import Lifecycle
 from tests.e2e.eventually import eventually
+from tests.observe.documented import undescribed
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 from tests.scaling_service.world import (
@@ -143,6 +144,7 @@ async def test_a_command_that_fails_is_run_again_after_a_pause_and_counts_as_not
         assert "failed with status 3" in replica.child.output()
         assert "no quota" in replica.child.output()
         page = (await replica.get("/metrics")).decode()
+        assert undescribed(page, "autoscale") == []
         assert 'extproc_autoscale_actions_total{action="start",pool="h100",result="failed"} 1.0' in page
 
 

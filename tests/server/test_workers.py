@@ -20,6 +20,7 @@ from extproc.demo.processes import Child, wait_for_line
 from extproc.observe.record_reader import files, find
 from tests.core.builders import instance
 from tests.e2e.eventually import eventually
+from tests.observe.documented import undescribed
 from tests.processes import Processes, extproc
 from tests.redis_server import RedisServer
 from tests.server.test_service import body, headers, process
@@ -51,9 +52,10 @@ class Service:
         return answer.body.decode().strip()
 
     async def metrics(self) -> dict[str, float]:
-        """Samples by name and labels."""
+        """Samples by name and labels; each is a metric that docs/metrics.md tells of."""
         answer = await self.http.get(f"{self.url}/metrics")
         assert isinstance(answer, Answer)
+        assert undescribed(answer.body.decode(), "service", ["worker"]) == []
         lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 

@@ -42,6 +42,7 @@ from extproc.server.xds_keeper import Keeper
 from extproc.server.xds_pages import gauges, status
 from extproc.server.xds_service import Discovery, XdsService
 from tests.e2e.eventually import eventually
+from tests.observe.documented import undescribed
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 
@@ -361,6 +362,7 @@ async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> No
             page = await http.get(f"http://127.0.0.1:{pages}/metrics")
             assert isinstance(page, Answer)
             assert b'extproc_xds_endpoints{health="healthy"} 1.0' in page.body
+            assert undescribed(page.body.decode(), "xds") == []
             child.process.terminate()
             async with asyncio.timeout(60):
                 assert await child.process.wait() == 0
