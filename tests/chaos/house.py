@@ -186,9 +186,9 @@ async def running_house(
 ) -> AsyncIterator[House]:
     """All parts, well, and ended with the context.
 
-    `redis`: one that was not started yet, if not a plain Valkey. `environments`: of parts, by name, which then run in an interpreter of their own. `tls`: flags of the service and the
-    control plane, and how Envoy is to speak to them. `engines`: others than three simulated ones, by name, whose last
-    argument is their port.
+    `redis`: one that was not started yet, if not a plain Valkey. `environments`: of parts, by name, which then run in
+    an interpreter of their own. `tls`: flags of the service and the control plane, and how Envoy is to speak to them.
+    `engines`: others than three simulated ones, by name, whose last argument is their port.
     """
     async with AsyncExitStack() as stack:
         ports = {name: int(part.arguments[-1]) for name, part in engines.items()} if engines else {}

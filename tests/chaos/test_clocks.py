@@ -1,6 +1,6 @@
-"""Clocks that are hours apart, and set forward and back under load: nothing that parts tell each other is a time of day.
+"""Clocks hours apart, and set forward and back under load: nothing that parts tell each other is a time of day.
 
-Needs libfaketime (Debian's `libfaketime`), which changes the time of day of a program and leaves its monotonic clock alone.
+Needs libfaketime (Debian's `libfaketime`), which changes a program's time of day and leaves its monotonic clock alone.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class _Elsewhen(RedisServer):
         self._command = ["env", *(f"{key}={value}" for key, value in environment.items()), *self._command]
 
 
-def _clock(folder: Path, name: str, offset: str) -> dict[str, str]:
-    """An environment whose clock is off by what stands in a file, which may change."""
-    path = folder / f"{name}.clock"
-    path.write_text(offset)
-    return {
-        "LD_PRELOAD": str(_LIBRARY),
-        "FAKETIME_TIMESTAMP_FILE": str(path),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_RESET": "1",
-    }
+def _off_by(offset: str) -> dict[str, str]:
+    """An environment with another time of day."""
+    return {"LD_PRELOAD": str(_LIBRARY), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+def _told_by(path: Path) -> dict[str, str]:
+    """An environment whose clock is off by what stands in a file, which is read again each second."""
+    path.write_text(SET[-1])
+    told = _off_by("") | {"FAKETIME_TIMESTAMP_FILE": str(path), "FAKETIME_CACHE_DURATION": "1"}
+    del told["FAKETIME"]
+    return told
 
 
 async def _all_is_well(house: House, traffic: Traffic) -> None:
@@ -52,8 +52,8 @@ async def _all_is_well(house: House, traffic: Traffic) -> None:
 
 async def test_parts_whose_clocks_are_hours_apart_work_together(tmp_path: Path) -> None:
     """Reports are as fresh, bookings as short-lived and decisions as good as with one clock."""
-    environments = {name: _clock(tmp_path, name, offset) for name, offset in APART.items()}
-    redis = _Elsewhen(tmp_path, _clock(tmp_path, "redis", REDIS))
+    environments = {name: _off_by(offset) for name, offset in APART.items()}
+    redis = _Elsewhen(tmp_path, _off_by(REDIS))
     async with running_house(tmp_path, redis=redis, environments=environments) as house:
         async with Traffic(house) as traffic:
             await _all_is_well(house, traffic)
@@ -69,7 +69,7 @@ async def test_parts_whose_clocks_are_hours_apart_work_together(tmp_path: Path) 
 async def test_clocks_that_are_set_under_load_change_nothing(tmp_path: Path) -> None:
     """Each part's by itself, forward and back by hours."""
     names = ("redis", "agent", "serve", "xds", "autoscale")
-    clocks = {name: _clock(tmp_path, name, "+0") for name in names}
+    clocks = {name: _told_by(tmp_path / f"{name}.clock") for name in names}
     redis = _Elsewhen(tmp_path, clocks.pop("redis"))
     async with running_house(tmp_path, redis=redis, environments=clocks) as house:
         async with Traffic(house) as traffic:
@@ -77,7 +77,7 @@ async def test_clocks_that_are_set_under_load_change_nothing(tmp_path: Path) -> 
             for name in names:
                 for offset in SET:
                     (tmp_path / f"{name}.clock").write_text(offset)
-                    await traffic.more(100)
+                    await traffic.seconds(2.0)  # until it is read
                 await _all_is_well(house, traffic)
         toll = await traffic.toll()
         print(f"\nclocks set: {toll}")  # noqa: T201

@@ -1,6 +1,6 @@
 """A Redis that waits for its disk: every write is synchronised at once, and each such call takes half a second.
 
-The delay is put into the server's `fdatasync` by strace (`inject=…:delay_enter`), which halts the thread as a slow disk does.
+strace puts the delay into its `fdatasync` (`inject=…:delay_enter`), which halts the thread as a slow disk does.
 """
 
 from __future__ import annotations

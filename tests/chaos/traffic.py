@@ -79,7 +79,7 @@ class Traffic:
         await asyncio.sleep(number)
 
     async def toll(self, failing: str = "", at_s: float = float("inf")) -> Toll:
-        """After the end: what became of all, of which those at the engine `failing` at the time `at_s` could not live."""
+        """After the end: what became of all. Those at the engine `failing` at the time `at_s` may have failed."""
         mine = await self._logged()
         port = self.house.engine_ports.get(failing, 0)
         there = {each.id for each in mine.values() if each.host == f"{HOST}:{port}" and each.began_s <= at_s}
