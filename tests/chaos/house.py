@@ -32,6 +32,8 @@ MODEL = "llama-3.1-8b"
 LONG_S = 90.0  # never reached by a machine that works
 WORKERS = 2
 ENGINES = ("a", "b", "c")
+SERVE_FILE = "serve.yaml"
+SERVE = "serve: {drain_s: 1}\n"
 _AUTOSCALE = f"""
 autoscale:
   tick_s: 0.5
@@ -159,15 +161,16 @@ def parts_of(
     ]
     (folder / "backends.yaml").write_text(yaml_files.dump(backends))
     (folder / "autoscale.yaml").write_text(_AUTOSCALE)
+    (folder / SERVE_FILE).write_text(SERVE)
     door, plane, pages, scaler, other = _doors(), *(f"{HOST}:{kept_port()}" for _ in range(4))
     registry = ("--redis-url", redis_url)
     agent = ("agent", "--backends", str(folder / "backends.yaml"), "--period-s", "0.2", *registry)
     serve = ("serve", "--listen", f"{HOST}:{door}", "--metrics-listen", pages, "--workers", str(WORKERS))
     xds = ("xds", "--listen", plane, "--metrics-listen", other, "--settle-s", "0.5")
-    scale = ("autoscale", "--metrics-listen", scaler, "--policy-file", str(folder / "autoscale.yaml"))
+    scale = ("autoscale", "--metrics-listen", scaler, "--config", str(folder / "autoscale.yaml"))
     return {
         "agent": Part(agent, ""),
-        "serve": Part((*serve, "--drain-s", "1", *tls, *registry), "workers serve ext_proc on"),
+        "serve": Part((*serve, "--config", str(folder / SERVE_FILE), *tls, *registry), "workers serve ext_proc on"),
         "xds": Part((*xds, *tls, *registry), "serving xDS on port"),
         "autoscale": Part((*scale, "--settle-s", "0.5", "--lease-s", "1.5", *registry), "pages on port"),
     }

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.chaos.house import LONG_S, WORKERS, House, running_house
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import DECIDED_SHARE, Traffic
 from tests.e2e.eventually import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.asyncio(loop_scope="module")]
@@ -24,10 +24,6 @@ BEFORE = 150  # requests
 DURING = 300  # while the part is away
 AFTER = 150  # when all is well again
 FROZEN_S = 6.0  # longer than an agent gives an engine, and than Envoy's check and a peer's word take
-
-
-# On a starved machine Envoy goes on without an answer after 250 ms: some are undecided in a fleet that is well, too.
-DECIDED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Fault:
 
 FAULTS = (
     Fault("worker 0", "killed", comes_back=True),
-    Fault("worker 0", "frozen", 0.6),
+    Fault("worker 0", "frozen", 0.4),
     Fault("serve", "killed", 0.2),
     Fault("serve", "frozen"),  # the parent of the workers: it decides nothing
     Fault("agent", "killed"),
@@ -151,7 +147,7 @@ async def test_a_part_fails_and_no_request_is_lost_with_it(house: House, fault: 
     toll = await traffic.toll(failing, at_s)
     print(f"\n{fault.name}: {toll}")  # noqa: T201
     assert toll.lost == 0, toll.words
-    assert toll.undecided <= (1.0 - fault.decided_share) * toll.sent
+    assert toll.decided_share >= fault.decided_share
     later = [each.decided for each in house.log.read().values() if each.began_s > well_s]
     assert later.count(True) >= DECIDED_SHARE * len(later) > 0
     await house.idle()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import Part, running_house
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import DECIDED_SHARE, Traffic
 from tests.e2e.tiny_gguf import write_tiny_gguf
 from tests.envoy_process import kept_port
 
@@ -37,5 +37,5 @@ async def test_a_killed_llama_cpp_takes_nothing_else_with_it(tmp_path: Path) -> 
             toll = await traffic.toll(victim, at_s)
             print(f"\nllama.cpp {victim} killed: {toll}")  # noqa: T201
             assert toll.lost == 0, toll.words
-            assert toll.undecided <= 0.2 * toll.sent
+            assert toll.decided_share >= DECIDED_SHARE
             await house.idle()

@@ -9,7 +9,7 @@ import trustme
 
 from extproc.control.settings import TlsToService
 from tests.chaos.house import LONG_S, House, running_house
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import DECIDED_SHARE, Traffic
 from tests.e2e.eventually import eventually
 from tests.secrets import SERVICE, SecretDirectory, of_envoy, of_service
 
@@ -72,5 +72,5 @@ async def test_certificates_and_their_ca_are_replaced_under_load(tmp_path: Path)
         toll = await traffic.toll()
         print(f"\ncertificates: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
-        assert toll.undecided <= 0.2 * toll.sent
+        assert toll.decided_share >= DECIDED_SHARE
         assert refused[1] == _stat(house, REFUSALS[1]) == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import running_house
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import DECIDED_SHARE, Traffic
 from tests.e2e.eventually import eventually
 from tests.redis_server import RedisServer
 
@@ -64,5 +64,5 @@ async def test_a_redis_that_waits_for_its_disk_holds_no_request_up(tmp_path: Pat
         toll = await traffic.toll()
         print(f"\nslow disk, {delayed} calls of {DELAY_US / 1e6} s: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
-        assert toll.undecided <= 0.2 * toll.sent
+        assert toll.decided_share >= DECIDED_SHARE
         await house.idle()

@@ -16,6 +16,9 @@ from tests.chaos.envoy_log import ID_HEADER, Logged
 from tests.chaos.house import HOST, House
 
 RPS = float(os.environ.get("EXTPROC_CHAOS_RPS", "200"))
+# Of requests in a fleet that can decide. On a starved machine Envoy goes on without an answer after 250 ms, so some are
+# undecided though all is well; what decides no more, or passes on by itself, is far below this.
+DECIDED_SHARE = 0.5
 _MOST_OPEN = 400  # at once; what hangs at a frozen engine must not keep others from being sent
 _OUTPUT_TOKENS = 8
 _STREAMED_TOKENS = 24
@@ -36,6 +39,11 @@ class Toll:
     slow: int  # good, but it took more than 2 s
     rps: float
     words: tuple[str, ...] = ()  # of those lost
+
+    @property
+    def decided_share(self) -> float:
+        """Of those sent."""
+        return 1.0 - self.undecided / self.sent
 
     def __str__(self) -> str:
         """Return what is printed of a test."""
