@@ -48,8 +48,8 @@ class Fault:
 
 FAULTS = (
     Fault("worker 0", "killed", comes_back=True),
-    Fault("worker 0", "frozen", 0.4),
-    Fault("serve", "killed", 0.2),
+    Fault("worker 0", "frozen", 0.3),
+    Fault("serve", "killed", 0.1),
     Fault("serve", "frozen"),  # the parent of the workers: it decides nothing
     Fault("agent", "killed"),
     Fault("agent", "frozen"),
@@ -62,7 +62,7 @@ FAULTS = (
     Fault("a", "killed"),
     Fault("a", "frozen"),
     Fault("redis and xds", "killed"),  # a machine that both were on
-    Fault("redis and serve", "killed", 0.2),
+    Fault("redis and serve", "killed", 0.0),  # nothing is known anywhere, until agents have published again
     Fault("agent and xds", "killed"),
 )
 
