@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +28,6 @@ def held(pid: int, requests: int) -> Held:
 
 
 def growth_bytes(seen: Sequence[Held]) -> float:
-    """Bytes a request: the slope of a straight line through all that was seen (least squares)."""
-    return float(np.polyfit([each.requests for each in seen], [each.bytes for each in seen], 1)[0])
+    """Bytes a request: the median slope between any two looks (Theil and Sen), which an odd look does not bend."""
+    pairs = itertools.combinations(seen, 2)
+    return median((late.bytes - early.bytes) / (late.requests - early.requests) for early, late in pairs)

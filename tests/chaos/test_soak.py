@@ -10,7 +10,7 @@ import gc
 import os
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from extproc.adapters.registry import Registry
 from extproc.core.prefixes.recent_prefixes import RECENT_S
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.instance import Instance
 from extproc.demo.processes import wait_for_line
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
@@ -31,7 +32,7 @@ from extproc.server.service import Service
 from extproc.stream.rules import Rules
 from tests.chaos.fast_forward import ABORTED_SHARE, TENANT_HEADER, Fleet, driving
 from tests.chaos.memory import Held, growth_bytes, held
-from tests.core.builders import instance, router
+from tests.core.builders import instance, publish, router
 from tests.e2e.eventually import eventually
 from tests.processes import Processes
 from tests.redis_server import RedisServer
@@ -41,8 +42,8 @@ pytestmark = pytest.mark.soak
 REQUESTS = int(os.environ.get("EXTPROC_SOAK_REQUESTS", "108000"))
 AT_ONCE = 48
 ROUNDS = 30
-# Until then caches fill up: `--max-prefix-entries` is small, so that they are full and turn over for most of the time.
-WARM = ROUNDS // 3
+# Until then caches fill up, small as `--max-prefix-entries` is, and the allocator's pages with them.
+WARM = ROUNDS * 2 // 3
 ENTRIES = 20_000
 # The least that can be kept of a request is a reference to something that lives anyway: 8 bytes; the least that anybody
 # would keep is a string, 50 bytes and more. The allocator's own swing was seen to be below 10 bytes a request.
@@ -115,30 +116,32 @@ async def _listening(made: Router) -> AsyncIterator[int]:
     await service.stop(0.0)
 
 
-async def _traced(made: Router) -> tracemalloc.Snapshot:
-    """What is in use once nothing is under way, and what is kept of prompts for some seconds has run out."""
+async def _traced(made: Router, instances: Sequence[Instance]) -> tracemalloc.Snapshot:
+    """What is in use once nothing is under way, reports have come, and what is kept of prompts has run out."""
 
     async def in_flight() -> dict[str, int]:
         return dict(made.ledger.in_flight())
 
     await eventually(in_flight, lambda now: not now)
     await asyncio.sleep(RECENT_S + 0.5)
+    for each in instances:
+        publish(made, each, time.monotonic())
     gc.collect()
     return tracemalloc.take_snapshot()
 
 
 async def test_every_object_of_a_request_is_let_go() -> None:
     """By tracemalloc, in this process: once caches are full, thousands of requests leave no more memory in use."""
-    names, each = ("a", "b", "c"), TRACED
-    made = router(*(instance(name) for name in names), policy=Policy(max_prefix_entries=1_000), now=time.monotonic())
+    instances, each = [instance(name) for name in "abc"], TRACED
+    made = router(*instances, policy=Policy(max_prefix_entries=1_000), now=time.monotonic())
     async with _listening(made) as port, driving(port) as driver:
         await driver.requests(4 * each, AT_ONCE)
         tracemalloc.start()
         try:
             await driver.requests(each, AT_ONCE)
-            before = await _traced(made)
+            before = await _traced(made, instances)
             await driver.requests(each, AT_ONCE)
-            after = await _traced(made)
+            after = await _traced(made, instances)
         finally:
             tracemalloc.stop()
     ours = (tracemalloc.Filter(True, "*/extproc/*"), tracemalloc.Filter(False, "*/tests/*"))
