@@ -47,6 +47,12 @@ class RedisServer:
         self._command += ["--appendonly", "no", "--dir", str(folder), *options]
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """Of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, timeout_s: float = 20.0) -> None:
         """Start the server and wait until it answers a PING."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -72,8 +78,7 @@ class RedisServer:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def _answers(self) -> bool:
         return self._says().startswith(b"+PONG")

@@ -18,7 +18,7 @@ import pytest
 from extproc.adapters.http_client import HttpClient
 from extproc.core.fleet.degradation import Rung
 from extproc.demo.stack import EngineSpec, Stack, running_stack, start_engines
-from tests.chaos.faults import FAULTS, Deployment
+from tests.chaos.faults import FAULTS, Deployment, killed
 from tests.chaos.load import Load
 from tests.chaos.pages import Pages
 from tests.e2e.eventually import eventually
@@ -32,6 +32,11 @@ LONGER_THAN_RECORDS_LIVE_S = 12.0
 # On a starved machine Envoy has to go on without an answer, after 250 ms. A router that decides no more while the fault
 # lasts would be far below this; one that passes requests on by itself is told by its own count, which must be 0.
 DECIDED_SHARE = 0.8
+
+
+# What is peculiar to a kind of server is how it ends and comes back; the rest is the same protocol.
+CASES = [pytest.param("valkey", each, id=f"valkey-{each.__name__}") for each in FAULTS]
+CASES += [pytest.param("redis", killed, id="redis-killed")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ async def under_load(redis_url: str, folder: Path) -> AsyncIterator[Watched]:
             print(f"\n{load.sent} requests, {load.rps:.0f} a second, none failed", end=" ")  # noqa: T201
 
 
-@pytest.mark.parametrize("deployment", FAULTS, ids=lambda deployment: deployment.__name__)
+@pytest.mark.parametrize(("kind", "deployment"), CASES, indirect=["kind"])
 async def test_whatever_befalls_redis_requests_are_decided_upon(
     deployment: Deployment, kind: str, tmp_path: Path
 ) -> None:

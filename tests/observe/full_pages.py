@@ -21,6 +21,9 @@ from extproc.observe.cold_metrics import ColdCollector, ColdCounts
 from extproc.observe.config_metrics import ConfigCollector, ReloadCounts
 from extproc.observe.fleet_metrics import FleetCollector, FleetGauges
 from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas, Rungs
+from extproc.observe.phases import Phases, Stopwatch
+from extproc.observe.record_metrics import RecordCollector
+from extproc.observe.redis_metrics import RedisCalls
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
 from extproc.observe.traffic_metrics import Judged, JudgedCollector
 from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
@@ -73,6 +76,13 @@ def service_page() -> str:
     metrics.finished(ended(), Served(outcome.features.instance_key, "h100_sxm/tp1"))
     metrics.shadow.decided(Shadow(Would.REFUSED, "over_limit"))
     metrics.shadow.seen(Went("a", agrees=False, unfit=Reason.ZONE_NOT_ALLOWED))
+    phases, calls = Phases(), RedisCalls()
+    phases.add(Stopwatch(errand_s=0.001), 0.001)
+    for failed in (False, True):
+        calls.called("GET", 0.001, failed)
+    written = cast(Any, SimpleNamespace(written=1, left_out=1, failed=1))
+    for collector in (phases.spread, calls, RecordCollector(written, written)):
+        metrics.add(collector)
     workers = cast(Any, [SimpleNamespace(number=0, restarts=1)])
     return metrics.page().decode() + bare(WorkersCollector(workers, 1))
 
