@@ -1,15 +1,12 @@
-"""A receiver of OTLP over HTTP that keeps the spans it is sent."""
+"""A receiver of OTLP over HTTP that keeps the spans it is sent as JSON."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +46,25 @@ class Receiver:
     async def _take(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.bodies += body
-        message = ExportTraceServiceRequest.FromString(body)
-        for resource in message.resource_spans:
-            service = next(
-                each.value.string_value for each in resource.resource.attributes if each.key == "service.name"
-            )
-            for scope in resource.scope_spans:
-                self.spans += [_got(service, span) for span in scope.spans]
-        return web.Response(
-            body=ExportTraceServiceResponse().SerializeToString(), content_type="application/x-protobuf"
-        )
+        if request.content_type != "application/json":  # Envoy's own spans come as protobuf
+            return web.Response(content_type="application/x-protobuf")
+        for resource in json.loads(body)["resourceSpans"]:
+            service = _values(resource["resource"]["attributes"])["service.name"]
+            for scope in resource["scopeSpans"]:
+                self.spans += [_got(service, span) for span in scope["spans"]]
+        return web.json_response({})
 
 
-def _got(service: str, span: Any) -> Got:
-    values = {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in span.attributes}
-    took_s = 1e-9 * (span.end_time_unix_nano - span.start_time_unix_nano)
-    return Got(service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), took_s, values)
+def _got(service: str, span: dict[str, Any]) -> Got:
+    took_s = 1e-9 * (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]))
+    values = _values(span.get("attributes", []))
+    return Got(service, span["name"], span["traceId"], span["spanId"], span.get("parentSpanId", ""), took_s, values)
+
+
+def _values(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Attributes; whole numbers are texts in OTLP's JSON (https://opentelemetry.io/docs/specs/otlp/)."""
+    found = {}
+    for each in attributes:
+        [(kind, value)] = each["value"].items()
+        found[each["key"]] = int(value) if kind == "intValue" else value
+    return found

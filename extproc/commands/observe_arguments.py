@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 
 from extproc.commands.numbers import count, share
@@ -91,9 +90,10 @@ def tracing_settings(args: argparse.Namespace) -> TracingSettings | None:
     """Return where spans go, None if nowhere. Raises ConfigError."""
     if not args.otlp_endpoint:
         return None
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-        raise ConfigError("--otlp-endpoint needs OpenTelemetry: pip install 'extproc[tracing]'")
-    from extproc.observe.tracing import url_of
+    try:
+        from extproc.observe.tracing import url_of
+    except ModuleNotFoundError as error:
+        raise ConfigError("--otlp-endpoint needs OpenTelemetry: pip install 'extproc[tracing]'") from error
 
     return TracingSettings(endpoint=url_of(args.otlp_endpoint), share=args.trace_share)
 

@@ -1,7 +1,8 @@
 """One OpenTelemetry span for each decision, as a child of the trace that Envoy's request belongs to.
 
 The only importer of `opentelemetry`, and imported only where tracing is on. Spans are sent by the SDK's own thread from
-a bounded queue: a collector that is slow or gone costs spans, and no request waits for it.
+a bounded queue: a collector that is slow or gone costs spans, and no request waits for it. They go as JSON: the exporter
+of protobuf needs `opentelemetry-proto`, whose files the wheel `xds-protos` overwrites with older ones of the same names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
