@@ -46,6 +46,7 @@ from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.prefixes.recent_prefixes import RecentPrefixes
 from extproc.core.pricing.loading import Adapters
 from extproc.core.pricing.tail import TtftTail
+from extproc.core.rollout import trimmed
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
@@ -191,7 +192,10 @@ class Router:
         *,
         name_all: bool = False,
     ) -> Choice:
-        """What `choose_among` would choose, told to `on_choice`; it is booked nowhere. `name_all` is as in `decide`."""
+        """What `choose_among` would choose; it is booked nowhere. `name_all` is as in `decide`.
+
+        `on_choice` is told of as many alternatives as ever: who decides again comes to the same.
+        """
         snapshot = self.snapshot()
 
         def decided(option: Option) -> Decision:
@@ -201,7 +205,8 @@ class Router:
 
         choice = choose_option(options, decided, self.policy, draw)
         if self.on_choice is not None:
-            self.on_choice(options, snapshot, now, draw, full, bounds, choice)
+            told = trimmed(choice, self.policy.alternatives) if name_all else choice
+            self.on_choice(options, snapshot, now, draw, full, bounds, told)
         return choice
 
     def look(self, options: Sequence[Option], now: float, draw: float) -> Choice | None:

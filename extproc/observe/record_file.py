@@ -75,6 +75,9 @@ class RecordFile:
                 self.failed += 1
                 log.warning("decision records cannot be written to %s: %s", self._path, error.strerror or error)
                 self._close()
+            except Exception:  # one that has no form in JSON must not end this thread, and with it all records
+                self.failed += 1
+                log.exception("a decision record was not written")
             with self._lock:
                 self._waiting -= 1
                 self._waiting_seen -= len(line.seen.instances) if isinstance(line, DecisionLine) else 0
