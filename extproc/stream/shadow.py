@@ -70,7 +70,7 @@ def shadowed(
 def seen(router: Router, shadow: Shadow, head: ResponseHeaders, now: float) -> Features | None:
     """Its answer begins: book it where it went. Returns what is believed of it there, None if nothing is."""
     request, member = shadow.request, router.fleet.by_address(head.upstream)
-    if request is None or member is None:
+    if request is None or member is None or shadow.went is not None:  # booked once, as it is released once
         return None
     instance: Instance = member.instance
     weighed = shadow.weighed or Decision(None)

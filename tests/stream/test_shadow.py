@@ -98,6 +98,18 @@ def test_it_counts_where_envoy_sent_it_and_is_believed_of_there_until_it_ends() 
     assert made.ledger.in_flight() == {}
 
 
+def test_an_answer_that_begins_twice_is_booked_once() -> None:
+    """What is booked twice would never be released."""
+    made = router(FAST, SLOW)
+    exchange, _ = ask(made, chat(), rules=SHADOW)
+    answered(exchange, SLOW)
+    answered(exchange, FAST)
+    assert made.ledger.in_flight() == {SLOW.key: 1}
+    exchange.close(1.0)
+    assert made.ledger.in_flight() == {}
+    assert made.ledger.work(SLOW.key).booked_tokens == 0
+
+
 def test_an_address_that_is_no_instance_of_ours_tells_nothing() -> None:
     made = router(FAST)
     exchange, _ = ask(made, chat(), rules=SHADOW)
