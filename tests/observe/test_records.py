@@ -215,6 +215,34 @@ def test_a_line_that_a_crash_cut_off_is_passed_over(tmp_path: Path, capsys: pyte
     assert "request r0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("left_bytes", [5, 40, 5_000])
+def test_what_a_restart_writes_after_a_line_that_was_cut_off_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left_bytes: int
+) -> None:
+    """The first of it are the rules, by which all of it is decided again."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder)
+        ask(made, "r1", recorder)
+    *whole, cut = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole) + (cut * 2).replace(b"\n", b" ")[:left_bytes])
+    with recording(path, made) as recorder:
+        ask(made, "r2", recorder)
+    assert [line.get("id", "") for line in read(path)] == ["", "r0", "", "r2"]
+    for name in ("r0", "r2", "last"):
+        assert main(["explain", "--record", str(path), name]) == 0
+        assert "the same choice" in capsys.readouterr().out
+
+
+def test_a_file_of_something_else_is_not_cut(tmp_path: Path) -> None:
+    """What the operator has named by mistake."""
+    path, made = tmp_path / "notes.txt", fleet()
+    path.write_text("first\nsecond")
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder)
+    assert path.read_text().startswith("first\nsecond{")
+
+
 def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
     """Who decides never waits for a disk."""
     made = fleet()
