@@ -1,7 +1,8 @@
 """The log: standard `logging` in all modules, written by structlog as text or JSON, and never flooded.
 
-Of lines of one kind, which is one logger, message template and type of exception, some a minute are written; the rest are counted, and a
-line tells how many there were. Other libraries are heard from INFO on: at DEBUG they may tell what clients sent.
+Of lines of one kind, which is one logger, message template and type of exception, some a minute are written; the rest
+are counted, and a line tells how many there were. Other libraries are heard from INFO on: at DEBUG they may tell what
+clients sent.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from extproc.observe.record_lines import Decided, DecisionLine, Line, PolicyLine
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 
-_MOST_SEEN = 20_000  # instances, and one more each, in records of requests that are held, or have left: some 20 MB with 10 requests each
+# Instances, and one more each, in records of requests that are held, or have left: some 20 MB with 10 requests each.
+_MOST_SEEN = 20_000
 
 
 class _Pending(NamedTuple):

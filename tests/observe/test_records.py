@@ -48,10 +48,10 @@ def ask(
     recorder: Recorder | None = None,
     trace_id: str = "",
     model: str = MODEL,
-    rules: Rules = Rules(),
+    rules: Rules | None = None,
 ) -> Exchange:
     """One request through the states that Envoy leads it through."""
-    exchange = Exchange(made, name, rules)
+    exchange = Exchange(made, name, rules or Rules())
     exchange.receive(
         RequestHeaders("POST", "/v1/chat/completions", last=False, headers={"x-request-id": trace_id}), 0.0, 0.3
     )
