@@ -345,10 +345,14 @@ class Router:
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at another of its decision's candidates than the first; it was not sent yet."""
+        self.take_back(request, now)
+        self.book(request, chosen, now, partner)
+
+    def take_back(self, request: Request, now: float) -> None:
+        """Count a request nowhere: it was not sent where it was booked, and its prompt will not be held there."""
         self._expected.withdraw(request)
         self.release(request.id, now)
         self.meter.take(request.id)  # it has met nothing there
-        self.book(request, chosen, now, partner)
 
     def book_seen(
         self, request: Request, found: Candidate | Instance, sent_s: float, now: float, status: int | None = None
