@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -166,20 +167,26 @@ class _Process:
     """The process, with the socket and the memory that it shares. Blocks; raises OSError, and EOFError if it ended."""
 
     def __init__(self) -> None:
-        self._memory = os.memfd_create("extproc-bodies", os.MFD_CLOEXEC)
         self._line, theirs = socket.socketpair()
         self._line.settimeout(_HANGS_S)
+        with theirs, ExitStack() as failed:  # for want of memory or descriptors; each body that comes tries anew
+            failed.callback(self._line.close)
+            self._memory = os.memfd_create("extproc-bodies", os.MFD_CLOEXEC)
+            failed.callback(os.close, self._memory)
+            self._child = self._begun(theirs)
+            failed.pop_all()
+
+    def _begun(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         inherited = (theirs.fileno(), self._memory)
         command = (sys.executable, "-m", _PROGRAM, *map(str, inherited))
         paths = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
-        with theirs:
-            self._child = subprocess.Popen(
-                command,
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is not for it: it ends with us
-                env={**os.environ, "PYTHONPATH": paths},
-            )
+        return subprocess.Popen(
+            command,
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is not for it: it ends with us
+            env={**os.environ, "PYTHONPATH": paths},
+        )
 
     def read(self, job: _Job) -> _Result:
         size_bytes = self._write(job.unread)

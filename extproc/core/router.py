@@ -46,6 +46,7 @@ from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.prefixes.recent_prefixes import RecentPrefixes
 from extproc.core.pricing.loading import Adapters
 from extproc.core.pricing.tail import TtftTail
+from extproc.core.rollout import trimmed
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
@@ -191,7 +192,10 @@ class Router:
         *,
         name_all: bool = False,
     ) -> Choice:
-        """What `choose_among` would choose, told to `on_choice`; it is booked nowhere. `name_all` is as in `decide`."""
+        """What `choose_among` would choose; it is booked nowhere. `name_all` is as in `decide`.
+
+        `on_choice` is told of as many alternatives as ever: who decides again comes to the same.
+        """
         snapshot = self.snapshot()
 
         def decided(option: Option) -> Decision:
@@ -201,7 +205,8 @@ class Router:
 
         choice = choose_option(options, decided, self.policy, draw)
         if self.on_choice is not None:
-            self.on_choice(options, snapshot, now, draw, full, bounds, choice)
+            told = trimmed(choice, self.policy.alternatives) if name_all else choice
+            self.on_choice(options, snapshot, now, draw, full, bounds, told)
         return choice
 
     def look(self, options: Sequence[Option], now: float, draw: float) -> Choice | None:
@@ -340,10 +345,14 @@ class Router:
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at another of its decision's candidates than the first; it was not sent yet."""
+        self.take_back(request, now)
+        self.book(request, chosen, now, partner)
+
+    def take_back(self, request: Request, now: float) -> None:
+        """Count a request nowhere: it was not sent where it was booked, and its prompt will not be held there."""
         self._expected.withdraw(request)
         self.release(request.id, now)
         self.meter.take(request.id)  # it has met nothing there
-        self.book(request, chosen, now, partner)
 
     def book_seen(
         self, request: Request, found: Candidate | Instance, sent_s: float, now: float, status: int | None = None

@@ -1,7 +1,8 @@
 """The log: standard `logging` in all modules, written by structlog as text or JSON, and never flooded.
 
-Of lines of one kind, which is one logger and message template, some a minute are written; the rest are counted, and a
-line tells how many there were. Other libraries are heard from INFO on: at DEBUG they may tell what clients sent.
+Of lines of one kind, which is one logger, message template and type of exception, some a minute are written; the rest
+are counted, and a line tells how many there were. Other libraries are heard from INFO on: at DEBUG they may tell what
+clients sent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, most: int = MOST_A_MINUTE) -> None:
         super().__init__(stream)
         self._most = most
-        self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()  # the one that began first stands first
+        self._kinds: OrderedDict[tuple[str, str, str], _Kind] = OrderedDict()  # the one that began first stands first
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless there were too many of its kind; tell first of those that were left out before."""
@@ -47,7 +48,8 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _lets(self, record: logging.LogRecord) -> bool:
-        name = record.name, str(record.msg)
+        error = record.exc_info[0] if record.exc_info else None
+        name = record.name, str(record.msg), "" if error is None else error.__qualname__
         kind = self._kinds.get(name)
         if kind is None:
             if len(self._kinds) >= _MOST_KINDS:
@@ -60,7 +62,8 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         """Lines that tell of the kinds whose minute is over; these begin anew."""
         while self._kinds:
             name, kind = next(iter(self._kinds.items()))
-            if now_s < kind.since_s + _MINUTE_S:
+            # A clock that was set back must not silence a kind until it is as late again.
+            if kind.since_s - _MINUTE_S < now_s < kind.since_s + _MINUTE_S:
                 return
             del self._kinds[name]
             if kind.lines > self._most:

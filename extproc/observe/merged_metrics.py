@@ -82,7 +82,7 @@ def _add(into: _Family, family: _Family, worker: int) -> None:
 def _read(page: bytes) -> _Page:
     families: _Page = {}
     family = _Family()
-    for line in page.decode().splitlines():
+    for line in page.decode().split("\n"):  # names in labels may hold what else ends lines elsewhere
         if line.startswith("# HELP "):
             family = families.setdefault(line.split(" ", 3)[2], _Family())
             family.head.append(line)

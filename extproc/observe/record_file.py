@@ -22,6 +22,8 @@ OLD = ".old"
 _MOST_LINES = 1000
 _MOST_SEEN = 100_000  # instances in the lines that wait: of a large fleet one line has megabytes
 _END_S = 5.0  # what the disk gets for the last lines
+_BEGINS = b'{"record":"'  # each line
+_CHUNK_BYTES = 65_536
 
 log = logging.getLogger("extproc.records")
 
@@ -75,6 +77,9 @@ class RecordFile:
                 self.failed += 1
                 log.warning("decision records cannot be written to %s: %s", self._path, error.strerror or error)
                 self._close()
+            except Exception:  # one that has no form in JSON must not end this thread, and with it all records
+                self.failed += 1
+                log.exception("a decision record was not written")
             with self._lock:
                 self._waiting -= 1
                 self._waiting_seen -= len(line.seen.instances) if isinstance(line, DecisionLine) else 0
@@ -102,9 +107,9 @@ class RecordFile:
 
     def _open(self) -> None:
         # For its owner alone: it names tenants and sessions.
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._file = os.fdopen(descriptor, "ab")
-        self._bytes = os.fstat(descriptor).st_size
+        self._bytes = _whole_bytes(descriptor)
         self._policy = ""
 
     def _turn(self) -> None:
@@ -117,3 +122,20 @@ class RecordFile:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def _whole_bytes(descriptor: int) -> int:
+    """The length of a file without a record that a crash or a full disk has cut off, which is taken away.
+
+    What follows it in the same line could not be read either, and that would be the rules of all that follows.
+    """
+    size = end = os.fstat(descriptor).st_size
+    found = -1
+    while end and found < 0:
+        begin = max(0, end - _CHUNK_BYTES)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        end = begin + found + 1
+    if end == size or not _BEGINS.startswith(os.pread(descriptor, len(_BEGINS), end)):
+        return size
+    os.ftruncate(descriptor, end)
+    return end

@@ -19,13 +19,19 @@ from extproc.observe.record_lines import Decided, DecisionLine, Line, PolicyLine
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, PassOn, Reply, RouteTo
 
-_MOST_SEEN = 20_000  # instances in records of requests that are held, or have left: some 20 MB with 10 requests each
+# Instances, and one more each, in records of requests that are held, or have left: some 20 MB with 10 requests each.
+_MOST_SEEN = 20_000
 
 
 class _Pending(NamedTuple):
     seen: Seen
     decided: Decided
     policy: Policy
+
+    @property
+    def size(self) -> int:
+        """Instances, and one more: of an empty fleet there would be no bound."""
+        return len(self.seen.instances) + 1
 
 
 class Recorder:
@@ -36,7 +42,7 @@ class Recorder:
         self._share = share
         self._today = today
         self._pending: dict[str, _Pending] = {}
-        self._seen = 0  # instances in these
+        self._seen = 0  # of all of these, by their `size`
         self._policies: dict[int, tuple[Policy, PolicyLine]] = {}  # by identity: rules change with a reload only
         self.written = 0
         self.left_out = 0
@@ -57,8 +63,8 @@ class Recorder:
             return
         self.forget(request_id)
         seen = look(options, snapshot, now, draw, full, bounds)
-        self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy)
-        self._seen += len(seen.instances)
+        pending = self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy)
+        self._seen += pending.size
         while self._seen > _MOST_SEEN and len(self._pending) > 1:
             self.forget(next(iter(self._pending)))
             self.left_out += 1
@@ -90,7 +96,7 @@ class Recorder:
         """What is kept of a request that was not answered yet; it is kept no longer."""
         pending = self._pending.pop(request_id, None)
         if pending is not None:
-            self._seen -= len(pending.seen.instances)
+            self._seen -= pending.size
         return pending
 
     def _rules(self, policy: Policy) -> PolicyLine:

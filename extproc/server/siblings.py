@@ -90,9 +90,10 @@ class Siblings:
                 some = outcomes[begin : begin + _AT_ONCE]
                 if not self._send(number, _Told(some, ())):
                     mine += some
-        for number in range(self._place.of if attempts else 0):
-            if number != self._place.number:
-                self._send(number, _Told((), attempts[:_AT_ONCE]))
+        for begin in range(0, len(attempts), _AT_ONCE):
+            for number in range(self._place.of):
+                if number != self._place.number:
+                    self._send(number, _Told((), attempts[begin : begin + _AT_ONCE]))
         return mine
 
     def _owner(self, entry: Entry) -> int:

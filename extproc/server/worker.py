@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -57,23 +58,25 @@ class FromParent:
     counts = None
 
     def __init__(self) -> None:
-        self._latest: ServeSettings | None = None
+        self._told: deque[ServeSettings] = deque()  # two threads may use it at once
         self._heard = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def hear(self, settings: ServeSettings) -> None:
         """Have the service take them; called by another thread."""
-        self._latest = settings
+        self._told.append(settings)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._heard.set)
 
     async def run(self, take: Callable[[ServeSettings], None]) -> NoReturn:
-        """Hand over the latest ones, until cancelled."""
+        """Hand over all in turn, until cancelled. Those that cannot be taken leave the ones before in force."""
         self._loop = asyncio.get_running_loop()
         while True:
-            settings, self._latest = self._latest, None
-            if settings is not None:
-                take(settings)
+            while self._told:
+                try:
+                    take(self._told.popleft())
+                except Exception:  # those that follow may be better
+                    log.exception("the parent's settings were not taken")
             await self._heard.wait()
             self._heard.clear()
 

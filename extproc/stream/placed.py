@@ -29,5 +29,5 @@ def placed(
             if place:
                 router.place(choice.option.request, decision.chosen, moment.now, decision.partner)
             return replace(choice, decision=decision)
-        router.release(request_id, moment.now)
+        router.take_back(choice.option.request, moment.now)
         full |= {each.key for each in ranked}

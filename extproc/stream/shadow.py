@@ -70,7 +70,7 @@ def shadowed(
 def seen(router: Router, shadow: Shadow, head: ResponseHeaders, now: float) -> Features | None:
     """Its answer begins: book it where it went. Returns what is believed of it there, None if nothing is."""
     request, member = shadow.request, router.fleet.by_address(head.upstream)
-    if request is None or member is None:
+    if request is None or member is None or shadow.went is not None:  # booked once, as it is released once
         return None
     instance: Instance = member.instance
     weighed = shadow.weighed or Decision(None)
@@ -108,8 +108,9 @@ def _decided(
     router.tail.add(chosen.cost.ttft_s)
     if shadow.would is not Would.ROUTED or shadow.choice is None:
         shadow.choice = weighed
-    taken = shadow.choice.option
-    shadow.weighed = next(decision for option, decision in weighed.decided if option is taken)
+    taken, found = shadow.choice.option, shadow.choice.decision
+    # Without bounds, a fallback is not looked at where the first model has any instance that fits.
+    shadow.weighed = next((decision for option, decision in weighed.decided if option is taken), found)
     shadow.choice, shadow.request = trimmed(shadow.choice, router.policy.alternatives), taken.request
     return shadow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -124,3 +125,23 @@ async def test_the_reading_process_ends_with_its_owner() -> None:
         process_id = reader.process_id
     assert process_id is not None
     await until(lambda: not Path(f"/proc/{process_id}").exists())
+
+
+@pytest.mark.parametrize("lacking", ["subprocess.Popen", "os.memfd_create"])
+async def test_a_process_that_cannot_be_begun_leaves_no_descriptor_open(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no memory, or no descriptor is left, for a while; each body tries anew."""
+
+    def lacks(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "")
+
+    async with reading() as reader:
+        with monkeypatch.context() as patched:
+            patched.setattr(f"extproc.adapters.body_reader.{lacking}", lacks)
+            assert await reader.read(unread(), salts) is None
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(5):
+                assert await reader.read(unread(), salts) is None
+            assert len(os.listdir("/proc/self/fd")) == before
+        assert isinstance(await reader.read(unread(), salts), Prompt)

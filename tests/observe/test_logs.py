@@ -107,6 +107,25 @@ def test_each_logger_has_room_of_its_own_and_decisions_are_never_left_out() -> N
     assert len(lines(*[record("decided", name=DECISIONS)] * 100)) == 100
 
 
+def test_an_error_is_not_hidden_by_another_of_the_same_message() -> None:
+    """Where anything is caught and logged by one line, the exception's type tells them apart."""
+
+    def failed(error: Exception) -> logging.LogRecord:
+        made = record("a decision could not be told of")
+        made.exc_info = (type(error), error, None)
+        return made
+
+    written = lines(*[failed(ValueError("known"))] * 100, failed(KeyError("new")))
+    assert sum(line.startswith("ValueError") for line in written) == MOST_A_MINUTE
+    assert sum(line.startswith("KeyError") for line in written) == 1
+
+
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    """A minute by it would last until it is as late again."""
+    flood = [record("failed", at_s=3600.0)] * 100
+    assert lines(*flood, record("failed", at_s=0.0))[-1] == "1970-01-01T00:00:00.000Z WARNING extproc.test failed"
+
+
 def test_other_libraries_are_not_heard_below_info() -> None:
     """At debug they may tell what clients sent."""
     stream = io.StringIO()

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.observe.merged_metrics import MergedMetrics
 
-TRICKY = 'a "b" {c} \\ d'
+TRICKY = 'a "b" {c} \\ d \u2028 e \x85 f'
 
 
 def page(routed: float, open_requests: float, engine: float = 0.0) -> bytes:

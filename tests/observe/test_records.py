@@ -24,7 +24,7 @@ from extproc.stream.errands import Hold
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RequestBody, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
-from tests.core.builders import MODEL, instance, router
+from tests.core.builders import MODEL, instance, request, router
 from tests.test_config_file_models import FULL
 
 REST = """
@@ -42,9 +42,16 @@ def today() -> str:
     return "2026-01-01T00:00:00.000+00:00"
 
 
-def ask(made: Router, name: str, recorder: Recorder | None = None, trace_id: str = "", model: str = MODEL) -> Exchange:
+def ask(
+    made: Router,
+    name: str,
+    recorder: Recorder | None = None,
+    trace_id: str = "",
+    model: str = MODEL,
+    rules: Rules | None = None,
+) -> Exchange:
     """One request through the states that Envoy leads it through."""
-    exchange = Exchange(made, name, Rules())
+    exchange = Exchange(made, name, rules or Rules())
     exchange.receive(
         RequestHeaders("POST", "/v1/chat/completions", last=False, headers={"x-request-id": trace_id}), 0.0, 0.3
     )
@@ -208,6 +215,34 @@ def test_a_line_that_a_crash_cut_off_is_passed_over(tmp_path: Path, capsys: pyte
     assert "request r0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("left_bytes", [5, 40, 5_000])
+def test_what_a_restart_writes_after_a_line_that_was_cut_off_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left_bytes: int
+) -> None:
+    """The first of it are the rules, by which all of it is decided again."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder)
+        ask(made, "r1", recorder)
+    *whole, cut = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole) + (cut * 2).replace(b"\n", b" ")[:left_bytes])
+    with recording(path, made) as recorder:
+        ask(made, "r2", recorder)
+    assert [line.get("id", "") for line in read(path)] == ["", "r0", "", "r2"]
+    for name in ("r0", "r2", "last"):
+        assert main(["explain", "--record", str(path), name]) == 0
+        assert "the same choice" in capsys.readouterr().out
+
+
+def test_a_file_of_something_else_is_not_cut(tmp_path: Path) -> None:
+    """What the operator has named by mistake."""
+    path, made = tmp_path / "notes.txt", fleet()
+    path.write_text("first\nsecond")
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder)
+    assert path.read_text().startswith("first\nsecond{")
+
+
 def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
     """Who decides never waits for a disk."""
     made = fleet()
@@ -225,8 +260,8 @@ def test_what_is_never_answered_is_kept_within_bounds(monkeypatch: pytest.Monkey
     made.on_choice = recorder.chosen
     for number in range(20):
         ask(made, f"r{number}")
-    assert list(recorder._pending) == [f"r{number}" for number in range(15, 20)]
-    assert recorder.left_out == 15
+    assert list(recorder._pending) == [f"r{number}" for number in range(17, 20)]  # of two instances, and one more each
+    assert recorder.left_out == 17
 
 
 def test_files_that_cannot_be_used_are_one_readable_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,3 +302,35 @@ def test_a_choice_among_models_is_made_again(tmp_path: Path, capsys: pytest.Capt
     assert [each["option"]["request"]["model"] for each in read(path)[1]["seen"]["options"]] == ["small", "spare"]
     assert main(["explain", "--record", str(path)]) == 0
     assert "the same choice" in capsys.readouterr().out
+
+
+def test_what_an_empty_fleet_looks_like_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no instance there is nothing to count: it would be kept for ever of each client that leaves."""
+    monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 10)
+    made = router()
+    recorder = Recorder(lambda line: True, 1.0, today)
+    made.on_choice = recorder.chosen
+    for number in range(20):
+        made.choose(request(f"r{number}"), 0.0, 0.0)
+    assert len(recorder._pending) == 10
+
+
+def test_a_decision_in_shadow_comes_to_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prices all instances, for its regret; what is written down are the few that others have."""
+    path, made = tmp_path / "d.jsonl", router(*[instance(name) for name in "abcdef"])
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder, rules=Rules(rollout_share=0.0))
+    assert main(["explain", "--record", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "not routed: shadow" in told
+    assert "the same choice, the same next best" in told
+
+
+def test_a_record_that_has_no_form_in_json_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The thread that writes goes on."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r0", recorder, trace_id="half a character: \ud800")
+        ask(made, "r1", recorder)
+    assert [line["id"] for line in read(path) if line["record"] == "decision"] == ["r1"]
+    assert "a decision record was not written" in caplog.text

@@ -25,6 +25,7 @@ from extproc.errors import ConfigError
 from extproc.observe.config_metrics import DONE, FAILED
 from extproc.server import reload
 from extproc.server.reload import Reload, in_force
+from extproc.server.worker import FromParent
 from tests.core.builders import MODEL, instance
 from tests.e2e.eventually import eventually
 from tests.processes import Processes
@@ -282,3 +283,31 @@ def test_each_setting_that_is_taken_at_once_is_one_of_the_service_and_is_documen
     said = ServeSettings(said=parse_arguments(["serve"]).said).said
     assert {f"serve.{name}" for name in reload._LIVE} <= said.keys()
     assert [name for name in reload._LIVE if f"`{name}`" not in page] == []
+
+
+async def test_settings_that_a_worker_cannot_take_cost_none_that_follow(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither those that come while it still starts, nor those that come later from the thread that hears them."""
+    news, taken = FromParent(), list[int]()
+    second = asyncio.Event()
+
+    def take(settings: ServeSettings) -> None:
+        if settings.max_streams % 2:
+            raise RuntimeError("odd")
+        taken.append(settings.max_streams)
+        second.set() if len(taken) > 1 else None
+
+    news.hear(ServeSettings(max_streams=1))
+    news.hear(ServeSettings(max_streams=2))
+    task = asyncio.create_task(news.run(take))
+    try:
+        await asyncio.sleep(0)
+        assert taken == [2]
+        for number in (3, 4):
+            await asyncio.to_thread(news.hear, ServeSettings(max_streams=number))
+        async with asyncio.timeout(LONG_S):
+            await second.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert taken == [2, 4]
+    assert caplog.text.count("the parent's settings were not taken") == 2

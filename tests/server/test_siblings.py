@@ -88,6 +88,14 @@ async def test_an_attempt_that_failed_is_told_to_all(group: Group) -> None:
     assert group.heard == [[], [failed], [failed]]
 
 
+async def test_all_attempts_that_failed_at_once_are_told(group: Group) -> None:
+    """In more than one datagram: the last one may be of another instance than all before it."""
+    failed = [Attempt(f"127.0.0.1:{number}", 503, ()) for number in range(100)]
+    assert group.members[0].pass_on(failed) == failed
+    await group.until(200)
+    assert group.heard == [[], failed, failed]
+
+
 async def test_many_at_once_arrive(group: Group) -> None:
     """In more than one datagram."""
     many = [replace(group.of(1), duration_s=float(number)) for number in range(200)]

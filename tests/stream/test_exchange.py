@@ -237,6 +237,18 @@ def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> 
     assert made.ledger.in_flight() == {}
 
 
+def test_who_finds_no_place_is_believed_to_be_held_nowhere() -> None:
+    """Its prompt was never sent: what shares its beginning has no reason to follow it there."""
+    made = router(instance("a"), policy=Policy(max_in_flight=5))
+    exchange = Exchange(made, "1", Rules(strict=True))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
+    long = {"model": MODEL, "messages": [{"role": "user", "content": "some words " * 1000}]}
+    assert isinstance(one(exchange.receive(RequestBody(orjson.dumps(long)), 0.0, 0.0)), TakePlace)
+    assert made.prefixes.entries > 0
+    exchange.resume(None, 0.0, 0.0)
+    assert (made.prefixes.entries, made.recent.blocks) == (0, 0)
+
+
 def test_instances_beyond_the_first_few_are_asked_too_before_a_request_is_refused() -> None:
     names = "abcdefgh"
     made = router(*(instance(name) for name in names), policy=Policy(max_in_flight=5))

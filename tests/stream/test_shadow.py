@@ -98,6 +98,18 @@ def test_it_counts_where_envoy_sent_it_and_is_believed_of_there_until_it_ends() 
     assert made.ledger.in_flight() == {}
 
 
+def test_an_answer_that_begins_twice_is_booked_once() -> None:
+    """What is booked twice would never be released."""
+    made = router(FAST, SLOW)
+    exchange, _ = ask(made, chat(), rules=SHADOW)
+    answered(exchange, SLOW)
+    answered(exchange, FAST)
+    assert made.ledger.in_flight() == {SLOW.key: 1}
+    exchange.close(1.0)
+    assert made.ledger.in_flight() == {}
+    assert made.ledger.work(SLOW.key).booked_tokens == 0
+
+
 def test_an_address_that_is_no_instance_of_ours_tells_nothing() -> None:
     made = router(FAST)
     exchange, _ = ask(made, chat(), rules=SHADOW)
@@ -163,6 +175,23 @@ def test_nobody_is_held_in_shadow_and_who_would_be_is_weighed_all_the_same() -> 
     assert exchange.shadow is not None
     assert exchange.shadow.text == "held"
     assert made.wake_at_s == float("inf")
+
+
+def test_what_would_go_to_a_fallback_for_want_of_room_goes_on() -> None:
+    """Where the first model's instances are only too busy, a fallback is looked at with bounds and not without."""
+    models = ModelPolicy(fallbacks={MODEL: ("spare",)})
+    spare = instance("spare", address="10.0.0.3:80", models=("spare",))
+    made = router(FAST, spare, policy=Policy(models=models, admission=Admission()))
+    busy(made, 400)
+    exchange, reply = ask(made, chat(), rules=SHADOW)
+    assert passed(reply).features is None  # of an answer by another model
+    assert exchange.shadow is not None
+    assert exchange.shadow.text == "routed"
+    assert exchange.request is not None
+    assert exchange.request.model == "spare"
+    answered(exchange, FAST)
+    assert exchange.shadow.went is not None
+    assert not exchange.shadow.went.agrees
 
 
 LIMITS = Limits(rules=(Rule(tenants=EACH, requests_per_minute=60),))
