@@ -91,11 +91,19 @@ def tracing_settings(args: argparse.Namespace) -> TracingSettings | None:
     """Return where spans go, None if nowhere. Raises ConfigError."""
     if not args.otlp_endpoint:
         return None
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+    if not _has("opentelemetry.sdk") or not _has("opentelemetry.exporter.otlp.proto.http"):
         raise ConfigError("--otlp-endpoint needs OpenTelemetry: pip install 'extproc[tracing]'")
     from extproc.observe.tracing import url_of
 
     return TracingSettings(endpoint=url_of(args.otlp_endpoint), share=args.trace_share)
+
+
+def _has(module: str) -> bool:
+    """Whether it is installed. Other packages bring the API of OpenTelemetry alone."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it is not there
+        return False
 
 
 def record_settings(args: argparse.Namespace) -> RecordSettings | None:
