@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,27 @@ def test_every_command_has_help_with_an_example_that_works(name: str, capsys: py
         assert build_parser().parse_args(arguments[1:]).command == name
 
 
+@pytest.mark.parametrize("what", ["check", "show", "reference"])
+def test_each_part_of_config_has_an_example_of_its_own(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever asks `config check --help` need not go back to `config --help`."""
+    with pytest.raises(SystemExit) as caught:
+        main(["config", what, "--help"])
+    assert caught.value.code == 0
+    example = capsys.readouterr().out.partition("example:\n")[2].strip()
+    arguments = shlex.split(example.partition(" > ")[0])
+    assert arguments[:3] == ["extproc", "config", what]
+    assert build_parser().parse_args(arguments[1:]).what == what
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer than 120 columns where the terminal has so many."""
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert not [line for line in capsys.readouterr().out.splitlines() if len(line) > 120]
+
+
 def test_a_port_in_use_is_one_line_and_status_2() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -37,7 +60,9 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         for command, (flag, other) in itertools.product(("serve", "xds"), flags):
             done = extproc(command, flag, address, other, "127.0.0.1:0", "--redis-url", "redis://127.0.0.1:1/0")
             assert done.returncode == 2
-            assert re.search(rf"^extproc {command}: cannot listen on {address}: .*in use$", done.stderr, re.MULTILINE)
+            assert re.search(
+                rf"^extproc {command}: cannot listen on {address}: Address already in use$", done.stderr, re.M
+            )
             assert "Traceback" not in done.stderr
             assert "add_port" not in done.stderr, "gRPC's own complaint beside ours"
 
@@ -105,6 +130,22 @@ def test_a_number_that_makes_no_sense_is_refused_with_the_name_of_its_flag(
         main(arguments)
     assert caught.value.code == 2
     assert f"argument {arguments[1]}: " in capsys.readouterr().err
+
+
+def test_tracing_with_the_api_of_opentelemetry_alone_is_one_line_that_tells_what_to_install(tmp_path: Path) -> None:
+    """Other packages bring the API without SDK and exporter."""
+    (tmp_path / "opentelemetry").mkdir()
+    (tmp_path / "opentelemetry/__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "extproc", "serve", "--otlp-endpoint", "http://127.0.0.1:4318"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *filter(None, sys.path)))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told = "extproc serve: --otlp-endpoint needs OpenTelemetry: pip install 'extproc[tracing]'\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_an_unknown_flag_is_told_in_the_name_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:

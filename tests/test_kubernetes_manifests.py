@@ -100,9 +100,9 @@ def test_the_kustomization_has_all_files_and_the_page_names_each() -> None:
     assert listed == {path.name for path in HERE.iterdir()}
     assert {name for name in listed if f"examples/kubernetes/{name}" in PAGE} == listed
     assert {f"{each['newName']}:{each['newTag']}" for each in KUSTOMIZATION["images"]} == {OURS}
+    there = {generated["name"], *of_kind("ConfigMap")}
     for pod, _ in CONTAINERS.values():
-        for volume in pod.get("volumes", ()):
-            assert volume.get("configMap", {"name": generated["name"]})["name"] == generated["name"]
+        assert {volume["configMap"]["name"] for volume in pod.get("volumes", ()) if "configMap" in volume} <= there
 
 
 @pytest.mark.parametrize("name", [name for name, (_, each) in CONTAINERS.items() if each["image"] == OURS])
@@ -113,6 +113,18 @@ def test_our_containers_run_commands_that_exist_and_find_redis(name: str) -> Non
     service = of_kind("Service")["valkey"]
     assert args.redis_url == f"redis://valkey:{service['spec']['ports'][0]['port']}/0"
     assert args.fleet == "default"
+
+
+def test_the_services_file_is_mounted_as_a_folder_and_is_right(tmp_path: Path) -> None:
+    """Each key is known; and it lies where `--config` looks, as a folder, in which Kubernetes sets links anew."""
+    pod, container = CONTAINERS["extproc"]
+    file = arguments("extproc").config
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(file.parent)]
+    assert "subPath" not in mount
+    (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    text = of_kind("ConfigMap")[volume["configMap"]["name"]]["data"][file.name]
+    (tmp_path / file.name).write_text(text, encoding="utf-8")
+    assert main(["config", "check", str(tmp_path / file.name)]) == 0
 
 
 @pytest.mark.parametrize("name", ["extproc", "xds"])

@@ -27,7 +27,7 @@ from extproc.errors import ConfigError
 if TYPE_CHECKING:
     from extproc.agent.sources import Source
 
-HELP = "Publish the state of one backend, or of many, to Redis."
+HELP = "publish the state of one backend, or of many, to Redis"
 EXAMPLE = """extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware h100_sxm --tensor-parallel 2
   extproc agent --backends backends.yaml
   extproc agent --backends-dns http://vllm.models.svc:8000 --hardware h100_sxm"""
@@ -74,7 +74,13 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--address", "where Envoy reaches the one backend, if not by its URL", metavar="IP:PORT")
     add("--cluster", "Envoy cluster that holds it (default: pool)")
     engine = group.add_mutually_exclusive_group()
-    engine.add_argument("--engine", default=argparse.SUPPRESS, choices=sorted(ENGINES), help="default: vllm")
+    engine.add_argument(
+        "--engine",
+        default=argparse.SUPPRESS,
+        choices=sorted(ENGINES),
+        metavar="NAME",
+        help=f"how its pages are read: {', '.join(sorted(ENGINES))} (default: vllm)",
+    )
     engine.add_argument(
         "--engine-file", type=Path, metavar="FILE.yaml", help="how to read an engine that is not built in: a mapping"
     )

@@ -20,14 +20,40 @@ EXAMPLE = """extproc config check extproc.yaml
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One of three things to do."""
     what = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    check = what.add_parser("check", help="tell all faults of a file, a line each; status 1 if there are any")
+    check = _kind(
+        what,
+        "check",
+        "tell all faults of a file, a line each; status 1 if there are any",
+        "extproc config check extproc.yaml",
+    )
     check.add_argument("file", nargs="?", type=Path, metavar="FILE.yaml", help="(default: EXTPROC_CONFIG)")
-    show = what.add_parser("show", help="what counts for a command: flag, environment, file or default; secrets masked")
+    show = _kind(
+        what,
+        "show",
+        "what counts for a command: flag, environment, file or default; secrets masked",
+        "extproc config show --config extproc.yaml serve --drain-s 5",
+    )
     show.add_argument("--config", type=Path, metavar="FILE.yaml", help="(default: EXTPROC_CONFIG, else none)")
     show.add_argument("--json", action="store_true", help="JSON instead of lines")
     show.add_argument("of", nargs="?", default="serve", metavar="COMMAND", help="(default: %(default)s)")
     show.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="as the command would be given them")
-    what.add_parser("reference", help="print every key with its type, unit, default, variable and meaning, as Markdown")
+    _kind(
+        what,
+        "reference",
+        "print every key with its type, unit, default, variable and meaning, as Markdown",
+        "extproc config reference > settings.md",
+    )
+
+
+def _kind(what: Any, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = what.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:

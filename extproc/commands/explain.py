@@ -42,7 +42,7 @@ from extproc.stream.rules import Rules
 if TYPE_CHECKING:
     from extproc.adapters.tokenizers import Tokenizers
 
-HELP = "Why a request went where it went, or would go now: constraints, every cost term, the second best."
+HELP = "why a request went where it went, or would go now: constraints, every cost term, the second best"
 EXAMPLE = (
     "extproc explain last\n  extproc explain --record decisions.jsonl last\n"
     "  extproc explain --body request.json --path /v1/chat/completions"

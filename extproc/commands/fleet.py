@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from extproc.core.values.instance import Host, Instance
 
-HELP = "Show the live fleet; drain, resume or remove an instance."
+HELP = "show the live fleet; drain, resume or remove an instance"
 EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"
 
 _HEAD = ("ID", "LIFECYCLE", "MODELS", "HARDWARE", "RUNNING", "WAITING", "KV", "HOST", "PRICE/H", "AGE")

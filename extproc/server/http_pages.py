@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from aiohttp import web
@@ -28,7 +29,7 @@ class HttpPages:
                 await web.TCPSite(self._runner, *where).start()
         except OSError as error:
             shown = where if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
-            raise ConfigError(f"cannot listen on {shown}: {error.strerror or error}") from None
+            raise ConfigError(f"cannot listen on {shown}: {_why(error)}") from None
         self._where = where
         return 0 if isinstance(where, UnixSocket) else int(self._runner.addresses[0][1])
 
@@ -48,3 +49,8 @@ class HttpPages:
         except BaseException:
             door.close()
             raise
+
+
+def _why(error: OSError) -> str:
+    """In the system's words: asyncio's say the address again, as Python writes a tuple."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
