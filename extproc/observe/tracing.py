@@ -1,8 +1,8 @@
 """One OpenTelemetry span for each decision, as a child of the trace that Envoy's request belongs to.
 
 The only importer of `opentelemetry`, and imported only where tracing is on. Spans are sent by the SDK's own thread from
-a bounded queue: a collector that is slow or gone costs spans, and no request waits for it. They go as JSON: for protobuf
-the exporter needs `opentelemetry-proto`, whose files the wheel `xds-protos` overwrites with older ones of their names.
+a bounded queue: a collector that is slow or gone costs spans, and no request waits for it. They go as JSON: protobuf's
+exporter needs `opentelemetry-proto`, whose files the wheel `xds-protos` overwrites with older ones of their names.
 """
 
 from __future__ import annotations
