@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,16 +143,6 @@ def test_an_endpoint_is_a_url_whose_path_may_be_left_out(capsys: pytest.CaptureF
     assert url_of("https://collector/otlp/v1/traces") == "https://collector/otlp/v1/traces"
     assert main(["serve", "--otlp-endpoint", "collector:4318"]) == 2
     assert "is not a URL" in capsys.readouterr().err
-
-
-def test_without_the_extra_one_line_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wheel `xds-protos` brings a package `opentelemetry` with it, which does not do."""
-    monkeypatch.delitem(sys.modules, "extproc.observe.tracing", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp", None)
-    assert main(["serve", "--otlp-endpoint", "http://collector:4318"]) == 2
-    assert "pip install 'extproc[tracing]'" in capsys.readouterr().err
 
 
 def test_nothing_of_it_is_imported_where_it_is_off() -> None:
