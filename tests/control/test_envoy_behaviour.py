@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -179,13 +180,15 @@ async def test_envoys_own_failures_have_the_shape_of_the_api_and_engines_answers
         for engine in setup.pool:
             engine.status = 502
         assert await setup.post(b"<h1>not ours</h1>") == (502, b"<h1>not ours</h1>")
-    nobody = EnvoySettings(
-        upstreams=(Upstream("a", (HOST, free_port())),), listen=(HOST, free_port()), admin=(HOST, free_port())
-    )
-    with EnvoyProcess(bootstrap(nobody), tmp_path):
-        status, _, answer = await raw(nobody.listen[1], "POST", PATH, body=CHAT)
-        assert status == 503
-        assert json.loads(answer)["error"]["code"] == "gateway_error"
+    with socket() as refusing:  # bound, so that nobody else takes its port, and never listening
+        refusing.bind((HOST, 0))
+        nobody = EnvoySettings(
+            upstreams=(Upstream("a", refusing.getsockname()),), listen=(HOST, free_port()), admin=(HOST, free_port())
+        )
+        with EnvoyProcess(bootstrap(nobody), tmp_path):
+            status, _, answer = await raw(nobody.listen[1], "POST", PATH, body=CHAT)
+            assert status == 503
+            assert json.loads(answer)["error"]["code"] == "gateway_error"
 
 
 async def test_an_upgrade_passes_as_a_get_and_is_refused_as_anything_else(tmp_path: Path) -> None:
