@@ -16,13 +16,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.adapters.http_client import Answer, HttpClient
-from extproc.observe.dashboard.merged import merged_overview
+from extproc.observe.dashboard.merged import merged_held, merged_overview
 from extproc.observe.merged_metrics import MergedMetrics
 from extproc.observe.recent import LAST
 from extproc.server.dashboard_pages import add_dashboard
 from extproc.server.dated_observer import AT
 from extproc.server.http_pages import HttpPages
-from extproc.server.worker_views import merged_decisions, merged_fleet, merged_held
+from extproc.server.worker_views import merged_decisions, merged_fleet
 
 ANSWER_S = 2.0  # that a worker has for a page; who is later is left out
 _TEXT = {"content-type": "text/plain; version=0.0.4"}

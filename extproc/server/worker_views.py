@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
 Row = dict[str, Any]
 
-_TENANTS_SHOWN = 20
 _RATES = ("routed_per_s", "failed_per_s", "output_tokens_per_s")
 
 
@@ -33,21 +31,6 @@ def _merged(rows: Sequence[Row]) -> Row:
     rates = {name: sum(row[name] for row in rows) for name in _RATES if name in rows[0]}
     peers = max(0, everywhere - in_flight)
     return rows[0] | rates | {"in_flight": in_flight, "peers": peers, "cooldown_s": cooldown_s}
-
-
-def merged_held(views: Sequence[Row]) -> Row:
-    """What is held, by `Holding.view`: summed, and the longest wait of all."""
-    classes: Counter[str] = Counter()
-    tenants: Counter[str] = Counter()
-    for view in views:
-        classes.update(view["by_class"])
-        tenants.update(view["by_tenant"])
-    return {
-        "held": sum(view["held"] for view in views),
-        "by_class": dict(classes),
-        "by_tenant": dict(tenants.most_common(_TENANTS_SHOWN)),
-        "longest_s": max((view["longest_s"] for view in views), default=0.0),
-    }
 
 
 def merged_decisions(views: Iterable[Sequence[Row]]) -> list[Row]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from extproc.server.worker_views import merged_decisions, merged_fleet, merged_held
+from extproc.observe.dashboard.merged import merged_held
+from extproc.server.worker_views import merged_decisions, merged_fleet
 
 
 def row(name: str, in_flight: int, peers: int, cooldown_s: float = 0.0) -> dict[str, Any]:

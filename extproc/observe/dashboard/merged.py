@@ -11,6 +11,7 @@ Told = dict[str, Any]
 _DECISIONS = 100
 _POINTS = 400
 _HOT_PREFIXES = 12
+_TENANTS_SHOWN = 20
 _MEANS = {
     "ttft_s": "finished_per_s",
     "predicted_ttft_s": "finished_per_s",
@@ -34,7 +35,7 @@ def merged_overview(views: Sequence[Told]) -> Told:
         "redis_silence_s": _most(view["redis_silence_s"] for view in views),
         "peers": {"routers": others, "requests": max(0, everywhere - in_flight)},
         "in_flight": in_flight,
-        "held": _held([view["held"] for view in views]),
+        "held": merged_held([view["held"] for view in views]),
         "rates": _rates([view["rates"] for view in views]),
         "curves": _curves([view["curves"] for view in views]),
         "decisions": sorted(_all(views, "decisions"), key=_age_s)[:_DECISIONS],
@@ -44,6 +45,21 @@ def merged_overview(views: Sequence[Told]) -> Told:
         "autoscaler": min(
             (view["autoscaler"] for view in views if view["autoscaler"] is not None), key=_age_s, default=None
         ),
+    }
+
+
+def merged_held(views: Sequence[Told]) -> Told:
+    """What is held, by `Holding.view`: summed, and the longest wait of all."""
+    classes: Counter[str] = Counter()
+    tenants: Counter[str] = Counter()
+    for view in views:
+        classes.update(view["by_class"])
+        tenants.update(view["by_tenant"])
+    return {
+        "held": sum(view["held"] for view in views),
+        "by_class": dict(classes),
+        "by_tenant": dict(tenants.most_common(_TENANTS_SHOWN)),
+        "longest_s": max((view["longest_s"] for view in views), default=0.0),
     }
 
 
@@ -59,19 +75,6 @@ def _most(values: Iterable[float | None]) -> float | None:
     """The largest; one that is not known is larger than all."""
     known = list(values)
     return None if None in known else max(value for value in known if value is not None)
-
-
-def _held(views: Sequence[Told]) -> Told:
-    sums: dict[str, Counter[str]] = {"by_class": Counter(), "by_tenant": Counter()}
-    for view in views:
-        for name, counts in sums.items():
-            counts.update(view[name])
-    return {
-        "held": sum(view["held"] for view in views),
-        "by_class": dict(sums["by_class"]),
-        "by_tenant": dict(sums["by_tenant"].most_common(20)),
-        "longest_s": max(view["longest_s"] for view in views),
-    }
 
 
 def _rates(views: Sequence[Told]) -> Told:
