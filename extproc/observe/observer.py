@@ -18,9 +18,11 @@ from extproc.observe.dashboard.rows import decision_row
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.metrics import Metrics
 from extproc.observe.phases import Phases
-from extproc.observe.recent import Kept, RecentDecisions
+from extproc.observe.recent import LAST, Kept, RecentDecisions
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Annotate, Answer, PassOn, Reply, RouteTo
+
+AT = "at_s"  # beside an explanation of the latest decision, on the clock that all processes of a machine share
 
 
 class Observer:
@@ -136,6 +138,13 @@ class Observer:
     def explain(self, request_id: str) -> Explanation | None:
         """One of them with its reasons and its outcome, by our id, Envoy's, or "last"; None if it is not known."""
         return self._recent.explain(request_id)
+
+    def told(self, request_id: str) -> dict[str, Any] | None:
+        """The same as plain values, for another process; of the latest decision with its time (`AT`)."""
+        explanation = self.explain(request_id)
+        if explanation is None:
+            return None
+        return asdict(explanation) | ({AT: self._recent.latest_at_s} if request_id == LAST else {})
 
 
 def _shadow(kept: Kept) -> dict[str, Any]:

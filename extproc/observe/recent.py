@@ -53,6 +53,12 @@ class RecentDecisions:
         """All of each, the newest first."""
         return reversed(self._kept.values())
 
+    @property
+    def latest_at_s(self) -> float:
+        """When the latest of them was made, minus infinity before the first."""
+        newest = next(self.newest(), None)
+        return float("-inf") if newest is None else newest.at_s
+
     def add(self, material: Material, trace_id: str, features: Features | None, at_s: float = 0.0) -> None:
         """Keep one that was made at `at_s`; the oldest make room."""
         request_id = material.request.id

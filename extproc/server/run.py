@@ -39,13 +39,13 @@ from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.fleet_metrics import FleetCollector
 from extproc.observe.metrics import Metrics
+from extproc.observe.observer import Observer
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
 from extproc.server.advice import Advice
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
-from extproc.server.dated_observer import DatedObserver
 from extproc.server.ext_proc import Shell
 from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
@@ -238,12 +238,12 @@ async def keeping_intents(
             await end([task])
 
 
-def observing(router: Router, metrics: Metrics) -> tuple[DatedObserver, Tally, Watch]:
+def observing(router: Router, metrics: Metrics) -> tuple[Observer, Tally, Watch]:
     """Who watches requests, and what that one counts of them for the autoscaler and for the dashboard."""
     watch = Watch(time.monotonic)
     metrics.add(FleetCollector(lambda: fleet_gauges(router, time.monotonic())))
     tally = Tally(router.policy.classes)
-    return DatedObserver(metrics, partial(served, router), tally, watch), tally, watch
+    return Observer(metrics, partial(served, router), tally, watch), tally, watch
 
 
 @asynccontextmanager

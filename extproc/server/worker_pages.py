@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.observe.dashboard.merged import merged_held, merged_overview
 from extproc.observe.merged_metrics import MergedMetrics
+from extproc.observe.observer import AT
 from extproc.observe.recent import LAST
 from extproc.server.dashboard_pages import add_dashboard
-from extproc.server.dated_observer import AT
 from extproc.server.http_pages import HttpPages
 from extproc.server.worker_views import merged_decisions, merged_fleet
 
