@@ -9,24 +9,20 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from math import ceil
 
-import msgspec
-
 from extproc.core.admission.bounds import Bounds
 from extproc.core.admission.gate import Gate
 from extproc.core.admission.turns import Held, Turn
+from extproc.core.booking import Booking
 from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.flight.believed import features_of
 from extproc.core.flight.ledger import Ledger
-from extproc.core.flight.load_meter import LoadMeter, MetLoad
+from extproc.core.flight.load_meter import LoadMeter
 from extproc.core.flight.prompts import (
     is_prompt,
     prompt_id,
-    prompt_reservation,
-    prompts_over,
-    reservation_of,
     seen_reservation,
 )
 from extproc.core.flight.work import Reservation
@@ -80,6 +76,7 @@ class Router:
         self.adapters = Adapters()
         self.ledger.on_adapter = self.adapters.note
         self._expected = ExpectedPrefixes(self.prefixes, self.recent)
+        self._booking = Booking(self.ledger, self.meter, self._expected, self.beliefs, self.cooldowns)
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
         self.cold = ColdModels(self.policy.cold)
@@ -150,7 +147,7 @@ class Router:
             if self.gate is not None:
                 self.gate.pools.learn(member.instance.models)
             if self.policy.hand_over is not HandOver.NONE:
-                self._end_prompts(member.instance, member.observed_at_s)
+                self._booking.end_prompts(member.instance, member.observed_at_s)
             self.ledger.report(member.instance, member.observed_at_s)
             self.adapters.report(member.instance, member.observed_at_s)
             self.beliefs.totals.report(member.instance)
@@ -262,7 +259,7 @@ class Router:
 
         `address` is what Envoy says of it, "" if nothing. `status` is what the answer begins with.
         """
-        self._end_prompt(prompt_id(request.id), now)
+        self._booking.end_prompt(prompt_id(request.id), now)
         member = self.fleet.by_address(address)
         if member is None:
             return
@@ -276,31 +273,13 @@ class Router:
         """The request has ended, however; it is no longer in flight, nor held."""
         if self.gate is not None and self.gate.withdraw(request_id):
             return
-        self._end_prompt(prompt_id(request_id), now)
-        self._end_meter(request_id, now)
-        self._expected.forget(request_id)
-        self.ledger.release(request_id, now)
-
-    def _end_prompt(self, name: str, now: float) -> None:
-        """A prompt that one instance computed for another is over; of most requests there is none.
-
-        Unlike the ledger, the meter knows of it even where its instance was forgotten meanwhile.
-        """
-        if self.meter.where(name) is not None:
-            self._end_meter(name, now)
-            self.meter.take(name)  # no outcome asks for the load that a prompt alone met
-            self.ledger.release(name, now)
-
-    def _end_prompts(self, instance: Instance, observed_at_s: float) -> None:
-        work = self.ledger.work(instance.key)
-        if observed_at_s > work.gauges.observed_at_s:
-            for name in prompts_over(work, instance.load, observed_at_s):
-                self._end_prompt(name, observed_at_s)
+        self._booking.end(request_id, now)
 
     def learn(self, outcome: Outcome, now: float) -> None:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
         served = self.fleet.by_address(outcome.address)
-        self.beliefs.learn(outcome, served.instance if served else None, self._met(outcome, now), now)
+        met = None if outcome.features is None else self._booking.met(outcome.features.request_id, now)
+        self.beliefs.learn(outcome, served.instance if served else None, met, now)
         in_shadow = outcome.features is not None and bool(outcome.features.shadow_key)  # Envoy was told of no choice
         self._check_prefix(outcome)
         chosen_key = outcome.features.instance_key if outcome.features else None
@@ -320,18 +299,6 @@ class Router:
         member = self.fleet.by_address(attempt.address)
         if member is not None:
             self._health.attempted(member, attempt, now)
-
-    def _met(self, outcome: Outcome, now: float) -> MetLoad | None:
-        """The load that a request met; its stream may end a little after its outcome is told."""
-        if outcome.features is None:
-            return None
-        self._end_meter(outcome.features.request_id, now)
-        return self.meter.take(outcome.features.request_id)
-
-    def _end_meter(self, request_id: str, now: float) -> None:
-        key = self.meter.where(request_id)
-        if key is not None:
-            self.meter.end(request_id, self.ledger.work(key), now)
 
     def features(self, request: Request, chosen: Candidate, partner: Candidate | None = None) -> Features:
         """What is believed of a choice, to be held against its outcome. `partner`: computes its prompt."""
@@ -368,7 +335,7 @@ class Router:
         self._expected.note(request, instance.key, held)
         reservation = seen_reservation(request, candidate, sent_s, now)
         cached_tokens = 0 if candidate is None else candidate.cached_tokens
-        self._count(request, instance, reservation, request.prompt_tokens - cached_tokens, now)
+        self._booking.count(request, instance, reservation, request.prompt_tokens - cached_tokens, now)
         self._heard(instance.key, reservation, now)
         if status is None:
             return
@@ -378,48 +345,11 @@ class Router:
 
     def rebook(self, request: Request, instance: Instance, now: float) -> None:
         """Count a request where it goes; nothing changes if that is where it was booked."""
-        if self.ledger.move(request.id, instance.key, now):
-            self.cooldowns.sent(instance.key, now)
-            self._expected.withdraw(request)
-            self._expected.note(request, instance.key)
-            self._expected.expect(request, instance, now)
+        self._booking.rebook(request, instance, now)
 
     def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
-        """Count a request at an instance from now on, and expect its prefix there.
-
-        `partner`: computes its prompt, which counts there until the answer begins.
-        """
-        computed_tokens = request.prompt_tokens - chosen.cached_tokens
-        if partner is not None:
-            self._count(request, partner.instance, prompt_reservation(request, partner, now), computed_tokens)
-            computed_tokens = 1
-        held_blocks = ceil(chosen.claims.learned_tokens / request.tokens_per_block)
-        self._expected.note(request, chosen.instance.key, held_blocks)
-        answer = reservation_of(request, chosen, now, handed_over=partner is not None)
-        self._count(request, chosen.instance, answer, computed_tokens)
-
-    def _count(
-        self,
-        request: Request,
-        instance: Instance,
-        reservation: Reservation,
-        computed_tokens: int,
-        now: float | None = None,
-    ) -> None:
-        """Book the whole of a request or half of it; `computed_tokens` of its prompt are computed there.
-
-        `now`: when that was known, if later than it was taken.
-        """
-        now = reservation.taken_s if now is None else now
-        speed = self.beliefs.speed(request.model, instance)
-        alone_s = speed.prefill_s(computed_tokens, request.prompt_tokens - computed_tokens)
-        self.meter.begin(reservation.request_id, instance, self.ledger.work(instance.key), alone_s, now)
-        adapter = request.model if request.model in instance.loras else ""
-        if adapter:
-            reservation = msgspec.structs.replace(reservation, adapter=adapter)
-        self.ledger.reserve(instance.key, reservation, now)
-        self.cooldowns.sent(instance.key, now)
-        self._expected.expect(request, instance, now)
+        """Count a request at an instance from now on, and expect its prefix there. `partner`: computes its prompt."""
+        self._booking.book(request, chosen, now, partner)
 
     def _check_prefix(self, outcome: Outcome) -> None:
         """Hold what was claimed to be cached against what the engine says was."""
