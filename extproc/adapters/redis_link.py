@@ -154,15 +154,18 @@ class Link:
         }
 
     @asynccontextmanager
-    async def follow(self, *channels: str) -> AsyncIterator[Following]:
-        """Subscribe over a connection of its own; within the context nothing is missed without an error."""
+    async def follow(self, *channels: str, gather_s: float = 0.0) -> AsyncIterator[Following]:
+        """Subscribe over a connection of its own; within the context nothing is missed without an error.
+
+        After each message the connection rests for `gather_s`: what came meanwhile is read in one go.
+        """
         await self.settle(channels[0])
         server = await self._current()
         client = Client(self.settings, server.client.address, connections=1)
         subscription = client.subscription()
         try:
             await subscription.begin(channels, self.timeout_s)
-            yield Following(self, client.address, subscription, channels[0])
+            yield Following(self, client.address, subscription, channels[0], gather_s)
         finally:
             await subscription.aclose()
             await client.aclose()
@@ -249,11 +252,14 @@ class Following:
     another has taken its place; messages may be missing from then on.
     """
 
-    def __init__(self, link: Link, address: Address | None, subscription: Subscription, channel: str) -> None:
+    def __init__(
+        self, link: Link, address: Address | None, subscription: Subscription, channel: str, gather_s: float
+    ) -> None:
         self._link = link
         self._address = address
         self._subscription = subscription
         self._channel = channel
+        self._gather_s = gather_s
         self._unanswered = 0
         self._checked_at_s = time.monotonic()
 
@@ -263,6 +269,8 @@ class Following:
 
     async def __anext__(self) -> Message | None:
         """Wait for a message or a sign of life."""
+        if self._gather_s:
+            await self._subscription.rest(self._gather_s)
         while True:
             got = await self._subscription.receive(_PING_EVERY_S)
             if got:

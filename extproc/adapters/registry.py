@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 # age at which instances count as stale: the server must be doubted before they are.
 _SUSPICIOUS_SILENCE_S = 3.0
 
+# What many agents publish in this time is taken in by one turn of the event loop. A change that comes alone is not
+# kept waiting: the rest follows a message.
+_GATHER_S = 0.03
+
 log = logging.getLogger("extproc.registry")
 
 
@@ -145,7 +149,7 @@ class Registry:
 
     async def _follow(self, fleet: Fleet, step: Callable[[Change], None], clock: Callable[[], float]) -> None:
         """Live through one connection: subscribe, read the whole state, take events until something breaks."""
-        async with self.link.follow(self._channel) as subscription:
+        async with self.link.follow(self._channel, gather_s=_GATHER_S) as subscription:
             state = await self.state()
             step(fleet.resync(state, clock()))
             told_at_s, doubted = clock(), False

@@ -37,8 +37,8 @@ async def push(url: str, rate_per_s: float = 100.0, number: int = 1000) -> Push:
     def note(change: Change) -> None:
         for member in change.reported:
             running = member.instance.load.running or 0
-            if running in sent_s:
-                delays_s.append(time.perf_counter() - sent_s.pop(running))
+            for count in [count for count in sent_s if count <= running]:  # a whole state may tell several at once
+                delays_s.append(time.perf_counter() - sent_s.pop(count))
         if len(delays_s) == number:
             done.set()
 

@@ -1,7 +1,7 @@
 """Keeps the router's knowledge of what engines hold equal to their KV logs in Redis.
 
-News comes in on the event loop that requests are answered on. So it is taken in a little at a time: what came within
-`_GATHER_S` is put together, and no more than `_PIECE_BLOCKS` are applied without letting requests through.
+News comes in on the event loop that requests are answered on. So it is taken in a little at a time: what came together
+is put together, and no more than `_PIECE_BLOCKS` are applied without letting requests through.
 
 Where news has stopped, what was told is forgotten, so that what was learned by routing counts; when news comes again,
 all is read anew.
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from extproc.core.router import Router
 
-_GATHER_S = 0.02
 _PIECE_BLOCKS = 2_000  # about 3 ms
 
 log = logging.getLogger("extproc.serve")
@@ -96,14 +95,18 @@ class KvFeed:
 
     async def apply(self) -> None:
         """Apply all that was taken down, letting requests through in between."""
+        blocks = 0  # applied in this turn
         while self._pending:
             key = next(iter(self._pending))
             read_at_s = self._read_at_s.pop(key, None)
             for piece in pieces(merged(self._pending.pop(key)), _PIECE_BLOCKS):
+                if blocks and blocks + piece.blocks > _PIECE_BLOCKS:
+                    blocks = 0
+                    await asyncio.sleep(0)
+                    if key in self._pending and self._pending[key][0].cleared:
+                        break  # void by now
                 self._router.kv.apply(key, piece)
-                await asyncio.sleep(0)
-                if key in self._pending and self._pending[key][0].cleared:
-                    break  # void by now
+                blocks += piece.blocks
             if read_at_s is not None:
                 self._freshness.heard(key, read_at_s)
 
@@ -113,7 +116,6 @@ class KvFeed:
         synced.set()
         while True:
             await self._came.wait()
-            await asyncio.sleep(_GATHER_S)
             self._came.clear()
             await self.apply()
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from extproc.adapters.kv_log import Delta, KvLog, Whole
+from extproc.adapters.redis_link import Link
 from extproc.adapters.registry import Registry
 from extproc.core.fleet.degradation import Rung
 from extproc.core.fleet.events import Removed
@@ -193,3 +194,19 @@ async def test_an_instance_whose_agent_is_silent_is_on_another_rung(tmp_path: Pa
         assert ladder.seen(clock.now).rungs == {Rung.INSTANCE_STALE}
         clock.run(FROZEN_AFTER_S, made, feed)
         assert ladder.seen(clock.now).rungs == frozenset()
+
+
+async def test_what_many_instances_told_is_applied_in_one_turn_and_much_of_it_in_several(tmp_path: Path) -> None:
+    """To wake up for each costs more than to apply it; a prompt of thousands of blocks lets requests through."""
+    keys = [instance(name, kv_events=True).key for name in "abc"]
+    for told, turns in ((100, 0), (3_000, 5)):  # pieces of at most 2,000, one a turn
+        made = router(*(instance(name, kv_events=True) for name in "abc"))
+        feed = KvFeed(made, KvLog(Link("redis://127.0.0.1:1"), "none"), asyncio.Event())
+        for number, key in enumerate(keys):
+            feed.take(Whole(key, written(KvDelta(16, gpu=blocks(number, told)))))
+        applying, seen = feed.apply(), 0
+        with suppress(StopIteration):
+            while True:
+                applying.send(None)
+                seen += 1
+        assert (seen, [made.kv.size(key) for key in keys]) == (turns, [told] * 3)

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections import deque
+from itertools import chain
 
 from extproc.adapters.kv_log import KvLog
 from extproc.adapters.registry import Registry
@@ -26,7 +27,7 @@ _STATE_EVERY_S = AgentSettings().periods.shortest_s
 _DELTA_EVERY_S = 1.0
 _DELTA_BLOCKS = 64  # a prompt of 4 KiB has about as many of 16 tokens
 _HELD_BLOCKS = 2048  # the oldest go as new ones come
-_HOLD_EVERY_S = 15.0
+_HOLD_EVERY_S = 15.0  # and as often an agent writes down the whole
 
 
 async def churn(redis_url: str, fleet: str, instances: int, port: int) -> None:
@@ -64,15 +65,17 @@ async def _tell_blocks(log: KvLog, keys: list[str]) -> None:
     pause_s = _DELTA_EVERY_S / len(keys)
     while True:
         key = keys[turn % len(keys)]
-        if held_at_s[key] + _HOLD_EVERY_S <= time.monotonic():
-            await log.hold(key)
-            held_at_s[key] = time.monotonic()
         gained = tuple(chance.getrandbits(64) for _ in range(_DELTA_BLOCKS))
         kept = held[key]
         lost = kept.popleft() if len(kept) * _DELTA_BLOCKS >= _HELD_BLOCKS else ()
         first = not kept
         kept.append(gained)
-        await log.append(key, kv_delta.encode(KvDelta(16, first, gpu=gained, removed=lost)))
+        appended = await log.append(key, kv_delta.encode(KvDelta(16, first, gpu=gained, removed=lost)))
+        if held_at_s[key] + _HOLD_EVERY_S <= time.monotonic():
+            await log.hold(key)
+            whole = KvDelta(16, cleared=True, gpu=tuple(chain.from_iterable(kept)))
+            await log.write_snapshot(key, kv_delta.encode(whole), appended.entry_id)
+            held_at_s[key] = time.monotonic()
         turn += 1
         await asyncio.sleep(max(0.0, began_s + turn * pause_s - time.monotonic()))
 
