@@ -12,8 +12,9 @@ import msgspec
 from extproc.bench.request_path import bench_instance, bench_router
 from extproc.core.decide import decide
 from extproc.core.fleet.events import Published
+from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.values.instance import Load
-from extproc.core.values.request import Request
+from extproc.core.values.request import KvLayout, Request
 
 FLEETS = (32, 64, 1000)
 _PROMPT_TOKENS = 1000  # of each prompt
@@ -21,39 +22,50 @@ _COMMON_BLOCKS, _OWN_BLOCKS = 4, 12  # of each prompt: the system prompt, and th
 _IN_FLIGHT = 4  # requests on each instance
 _INSTANCE_RPS = 1.0
 _GOLDEN = 0.618  # draws that are spread evenly
+_TOLD_BLOCK_TOKENS = 16
+_COMMON_TOLD, _TOLD_BLOCKS = tuple(range(1, 17)), 46  # the same prompt in an engine's blocks
+_MODEL = bench_instance(0).models[0]
 
 
 @dataclass(frozen=True, slots=True)
 class DecideTiming:
     """Median seconds of `decide`; no prefix was looked up before, and some requests have come and gone since the last.
 
-    `after_report_s` is of decisions each of which follows a load report of one instance.
+    `after_report_s` is of decisions each of which follows a load report of one instance, `told_s` of such in a fleet
+    whose engines all tell what they hold, of prompts whose tokens are known.
     """
 
     instances: int
     holders: int  # instances that hold some of the prompt
     decide_s: float
     after_report_s: float
+    told_s: float
 
 
 def decide_times(rounds: int, fleets: tuple[int, ...] = FLEETS) -> Iterator[DecideTiming]:
     """Time `rounds` decisions of both kinds over each fleet."""
     for instances in fleets:
-        yield _Scene(instances).timing(rounds)
+        plain_s, reported_s, holders = _Scene(instances).times(rounds)
+        told_s, _, _ = _Scene(instances, told=True).times(rounds)
+        yield DecideTiming(instances, holders, plain_s, reported_s, told_s)
 
 
 class _Scene:
     """A fleet at work: with each request one begins and one ends."""
 
-    def __init__(self, instances: int) -> None:
+    def __init__(self, instances: int, *, told: bool = False) -> None:
         self._instances = instances
+        self._told = told
         self._router = bench_router(instances)
+        for number in range(instances if told else 0):
+            held = (*_COMMON_TOLD, *_own_told(number), *_own_told(instances + number))
+            self._router.kv.apply(bench_instance(number).key, KvDelta(_TOLD_BLOCK_TOKENS, gpu=held))
         self._number = 0
         for _ in range(2 * _IN_FLIGHT * instances):
             self._pass_one()
 
-    def timing(self, rounds: int) -> DecideTiming:
-        """Median times, the two kinds in turn."""
+    def times(self, rounds: int) -> tuple[float, float, int]:
+        """Median times, the two kinds in turn, and how many instances hold some of a prompt."""
         plain_s, reported_s = [], []
         for _ in range(rounds):
             plain_s.append(self._decide_s())
@@ -62,7 +74,7 @@ class _Scene:
             reported_s.append(self._decide_s())
             self._pass_one()
         holders = len(self._router.prefixes.matches(self._request().prefix))
-        return DecideTiming(self._instances, holders, median(plain_s), median(reported_s))
+        return median(plain_s), median(reported_s), holders
 
     def _decide_s(self) -> float:
         request, snapshot, now = self._request(), self._router.snapshot(), self._now
@@ -92,12 +104,14 @@ class _Scene:
         return self._number * _GOLDEN % 1.0
 
     def _request(self) -> Request:
-        session = 1 + self._number % (2 * self._instances)
+        place = self._number % (2 * self._instances)
+        session = 1 + place
+        told = {KvLayout(_TOLD_BLOCK_TOKENS, _MODEL): (*_COMMON_TOLD, *_own_told(place))} if self._told else {}
         prefix = (*range(1, 1 + _COMMON_BLOCKS), *range(1000 * session, 1000 * session + _OWN_BLOCKS))
         return Request(
             id=f"r{self._number}",
             api="chat",
-            model=bench_instance(0).models[0],
+            model=_MODEL,
             prompt_tokens=_PROMPT_TOKENS,
             token_error=0.1,
             token_counts=(),
@@ -109,4 +123,11 @@ class _Scene:
             output_p50_tokens=80,
             output_p90_tokens=200,
             stream=True,
+            chains=told,
         )
+
+
+def _own_told(session: int) -> tuple[int, ...]:
+    """Blocks of one session, as its engine tells them."""
+    first = 1_000_000 * (1 + session)
+    return tuple(range(first, first + _TOLD_BLOCKS))

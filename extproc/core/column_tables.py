@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from extproc.core.eligibility.constraints import Demand, misfit
 from extproc.core.speeds.speed_columns import SpeedColumns
@@ -16,6 +17,7 @@ from extproc.core.values.instance import Instance
 from extproc.core.values.request import KvLayout
 
 MOST_TABLES = 64  # of models, and of kinds of demands, that are kept
+_MOST_GROUPS = 1024  # sets of instances whose rows are kept
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -44,6 +46,36 @@ class Standing:
         self._rejected = None
 
 
+class Places:
+    """Rows by name, and those of groups of names at once: a group is known by the tuple that its owner keeps."""
+
+    def __init__(self) -> None:
+        self.row_of: dict[str, int] = {}
+        self._groups: dict[int, tuple[tuple[str, ...], npt.NDArray[np.intp]]] = {}  # names by id, and their rows
+
+    def put(self, name: str, row: int, former: str) -> None:
+        """A row has another name than before."""
+        self.row_of.pop(former, None)
+        self.row_of[name] = row
+        self._groups.clear()
+
+    def fill(self, column: Floats, names: tuple[str, ...], value: float) -> None:
+        """Write a value for some; there may be some among them that have left."""
+        if len(names) == 1:
+            row = self.row_of.get(names[0])
+            if row is not None:
+                column[row] = value
+            return
+        known = self._groups.get(id(names))  # to hash all names of a large fleet takes longer than the rest
+        if known is None:
+            row_of = self.row_of
+            rows = np.array([row_of[name] for name in names if name in row_of], np.intp)
+            if len(self._groups) >= _MOST_GROUPS:
+                self._groups.clear()
+            known = self._groups[id(names)] = names, rows  # while the names are kept, no other tuple has their id
+        column[known[1]] = value
+
+
 @dataclass(slots=True)
 class Model:
     """What is known of each instance as a server of one model."""
@@ -51,7 +83,7 @@ class Model:
     speed: SpeedColumns
     adapts: Flags  # who serves it as an adapter
     shares: Floats  # what share of a hit in the learned prefixes is to be believed (`PrefixTrust.shares`)
-    layouts: list[KvLayout | None] = field(default_factory=list)  # how prompts are named in what its engine tells
+    tellers: dict[KvLayout, Flags] = field(default_factory=dict)  # whose engine tells of prompts in a layout
     layouts_known: int = -1  # `KvIndex.layouts_changed` when they were asked for
 
 

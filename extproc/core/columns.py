@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from operator import is_not
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from extproc.core.column_rows import FACTS, SURE, WORK, facts_row, only_load_is_new, work_row
-from extproc.core.column_tables import Model, Standing, keep, new_model
+from extproc.core.column_tables import Model, Places, Standing, keep, new_model
 from extproc.core.eligibility.constraints import Demand, misfit
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
+from extproc.core.prefixes.kv_index import in_any_tier, on_gpu
 from extproc.core.pricing.money import typical_price
 from extproc.core.speeds.speed_columns import SpeedColumns
 from extproc.core.values.arrays import Flags, Floats
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from extproc.core.snapshot import Policy, Snapshot
 
 _SLOTS = 3  # of `Adapters.row`
-_MOST_GROUPS = 1024  # sets of instances whose rows are kept
 _RATED_ANEW_S = 20 * MEMORY_S  # so that no factor of a rate leaves the range of floats
 
 
@@ -100,13 +99,17 @@ class Columns:
                 speed.write(row, snapshot.beliefs.speed(name, self.members[row].instance))
         return speed
 
-    def layouts(self, name: str, snapshot: Snapshot) -> list[KvLayout | None]:
-        """How prompts to a model are named in what each engine tells, None for one that tells nothing."""
+    def tellers(self, name: str, layout: KvLayout, snapshot: Snapshot) -> Flags:
+        """Whose engine tells what it holds of a model's prompts in this layout."""
         model = self._model(name, snapshot)
         if model.layouts_known != snapshot.kv.layouts_changed:
             model.layouts_known = snapshot.kv.layouts_changed
-            model.layouts = [snapshot.kv.layout(member.instance, name) for member in self.members]
-        return model.layouts
+            model.tellers.clear()
+        found = model.tellers.get(layout)
+        if found is None:
+            layouts = [snapshot.kv.layout(member.instance, name) for member in self.members]
+            found = model.tellers[layout] = np.array([each == layout for each in layouts], np.bool_)
+        return found
 
     def shares(self, name: str, snapshot: Snapshot) -> Floats | None:
         """What share of a hit in the learned prefixes is to be believed; None if all of each."""
@@ -133,22 +136,6 @@ class Columns:
         """
         needed_tokens = tokens + (1.0 + SURE) * growth_tokens + 1.0  # one for what rounding may have lost
         return bool(self.members) and _least(self.slack_tokens) > needed_tokens
-
-    def fill(self, column: Floats, keys: tuple[str, ...], value: float) -> None:
-        """Write a value for some instances; there may be some among them that have left."""
-        if len(keys) == 1:
-            row = self.row_of.get(keys[0])
-            if row is not None:
-                column[row] = value
-            return
-        known = self._groups.get(id(keys))  # to hash all keys of a large fleet takes longer than the rest
-        if known is None:
-            row_of = self.row_of
-            rows = np.array([row_of[key] for key in keys if key in row_of], np.intp)
-            if len(self._groups) >= _MOST_GROUPS:
-                self._groups.clear()
-            known = self._groups[id(keys)] = keys, rows  # while the keys are kept, no other tuple has their id
-        column[known[1]] = value
 
     def _model(self, name: str, snapshot: Snapshot) -> Model:
         found = self._models.get(name)
@@ -182,9 +169,9 @@ class Columns:
         self._standings.clear()
         self._latest = None
         self._models.clear()
-        self._groups: dict[int, tuple[tuple[str, ...], npt.NDArray[np.intp]]] = {}  # `fill`'s keys by id, and rows
         self.keys = [""] * rows
-        self.row_of: dict[str, int] = {}  # by instance key
+        self.places, self.on_gpu, self.in_any_tier = Places(), Places(), Places()  # by key, and by names of `KvIndex`
+        self.row_of: Mapping[str, int] = self.places.row_of  # by instance key
         self.ready: Flags = np.zeros(rows, np.bool_)
         self.observed_at_s: Floats = np.zeros(rows)
         self._facts: Floats = np.zeros((len(FACTS), rows))
@@ -238,9 +225,10 @@ class Columns:
             member = self.members[row]
             instance = member.instance
             if instance.key != self.keys[row]:
-                self.row_of.pop(self.keys[row], None)
-                self.row_of[instance.key], self.keys[row] = row, instance.key
-                self._groups.clear()
+                former, self.keys[row] = self.keys[row], instance.key
+                self.places.put(instance.key, row, former)
+                self.on_gpu.put(on_gpu(instance.key), row, on_gpu(former))
+                self.in_any_tier.put(in_any_tier(instance.key), row, in_any_tier(former))
             self.ready[row] = instance.lifecycle is Lifecycle.READY
             self._facts[:, row] = facts_row(member, snapshot.policy)
             self._slots[:, row] = snapshot.adapters.row(instance.key)
@@ -250,8 +238,7 @@ class Columns:
                 model.adapts[row] = name in instance.loras
                 model.shares[row] = snapshot.trust.shares(name).get(instance.key, 1.0)
                 model.speed.asked[row] = False
-                if model.layouts:
-                    model.layouts[row] = snapshot.kv.layout(instance, name)
+                model.tellers.clear()
         self._sum_up()
 
     def _sum_up(self) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extproc.core.prefixes.kv_index import Hit
 from extproc.core.snapshot import Snapshot
-from extproc.core.values.arrays import Flags, Floats
+from extproc.core.values.arrays import Flags, Floats, number
 from extproc.core.values.decision import Claims
-from extproc.core.values.request import KvLayout, Request
+from extproc.core.values.request import Request
+
+_NOTHING = number(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,25 @@ class Hits:
         return int(tokens if self.lower_tokens is None else tokens + self.lower_tokens.item(row))
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What engines tell that they hold; of who tells nothing the tokens have no meaning."""
+
+    tells: Flags
+    gpu_tokens: Floats
+    lower_tokens: Floats
+
+    def at(self, row: int) -> int | None:
+        """All that one instance's engine tells of."""
+        return int(self.gpu_tokens.item(row) + self.lower_tokens.item(row)) if self.tells[row] else None
+
+    def beside(self, other: _Told) -> _Told:
+        """Both: of engines that cut prompts into other blocks."""
+        gpu_tokens = np.where(other.tells, other.gpu_tokens, self.gpu_tokens)
+        lower_tokens = np.where(other.tells, other.lower_tokens, self.lower_tokens)
+        return _Told(self.tells | other.tells, gpu_tokens, lower_tokens)
+
+
 class Cached:
     """Beliefs about one request, looked up once for all instances. The snapshot's columns must be those of `now`."""
 
@@ -41,7 +61,7 @@ class Cached:
         self._columns = snapshot.columns
         # The last token is always computed: its output is the first of the answer.
         self._most_tokens = max(0, request.prompt_tokens - 1)
-        self._told = snapshot.kv.hits(request.chains) if request.chains else {}
+        self._told = self._look_up_told() if request.chains else None
         # The learned index is looked up last: booking the choice uses that again.
         self._learned_tokens = self._tokens(snapshot.prefixes.depths(request.prefix))
         self._recent_tokens = self._tokens(snapshot.recent.depths(request.prefix, now))
@@ -57,55 +77,56 @@ class Cached:
         if shares is not None:
             learned_tokens = np.floor(learned_tokens * shares)
         believed_tokens = np.maximum(learned_tokens, recent_tokens)
-        tells = self._trusted_tellers() if self._request.chains else None
-        if tells is None:
+        if self._told is None:
             return Hits(believed_tokens)
-        gpu_tokens, lower_tokens = np.zeros(len(self._columns)), np.zeros(len(self._columns))
-        for (layout, key), _ in self._told.items():
-            row = self._columns.row_of.get(key)
-            if row is not None and tells[row] and self._layouts()[row] == layout:
-                hit = self._bounded(layout, key)
-                gpu_tokens[row], lower_tokens[row] = hit.gpu_tokens, hit.lower_tokens
-        more_tokens = np.maximum(recent_tokens - gpu_tokens - lower_tokens, 0.0)
+        told, trusted = self._told, self._trusted(self._told.tells)
+        more_tokens = np.maximum(recent_tokens - told.gpu_tokens - told.lower_tokens, _NOTHING)
+        lower_tokens = told.lower_tokens * trusted
         return Hits(
-            np.where(tells, gpu_tokens + more_tokens, believed_tokens),
+            np.where(trusted, told.gpu_tokens + more_tokens, believed_tokens),
             lower_tokens if np.count_nonzero(lower_tokens) else None,
         )
 
     def claims(self, row: int) -> Claims:
         """What each source by itself says of one instance."""
-        layout = self._layouts()[row] if self._request.chains else None
-        told_tokens = None
-        if layout is not None and layout in self._request.chains:
-            told_tokens = self._bounded(layout, self._columns.keys[row]).tokens
+        told_tokens = None if self._told is None else self._told.at(row)
         return Claims(int(self._learned_tokens.item(row)), told_tokens, int(self._recent_tokens.item(row)))
 
-    def _trusted_tellers(self) -> Flags | None:
-        """Whose engine tells what it holds of the prompt, and is believed; None if nobody's."""
-        chains = self._request.chains
-        tells = np.array([layout in chains for layout in self._layouts()], np.bool_)
-        for key in self._snapshot.trust.distrusted(self._request.model):
-            if key in self._columns.row_of:
-                tells[self._columns.row_of[key]] = False
-        return tells if np.count_nonzero(tells) else None
+    def _look_up_told(self) -> _Told | None:
+        """What engines tell of the prompt, bounded by it; None if nobody tells of it."""
+        columns, kv, found = self._columns, self._snapshot.kv, None
+        for layout, chain in self._request.chains.items():
+            tells = columns.tellers(self._request.model, layout, self._snapshot)
+            if not np.count_nonzero(tells):
+                continue
+            size = layout.block_size_tokens
+            gpu_tokens, all_tokens = np.zeros(len(columns)), np.zeros(len(columns))
+            for names, blocks in kv.depths(layout, chain):
+                columns.on_gpu.fill(gpu_tokens, names, blocks * size)
+                if kv.any_lower_tier:
+                    columns.in_any_tier.fill(all_tokens, names, blocks * size)
+            # Of a prompt that is held as a whole the last block is computed: engines reuse whole blocks only.
+            most_tokens = number(self._most_tokens - self._most_tokens % size)
+            gpu_tokens = np.minimum(gpu_tokens, most_tokens)
+            lower_tokens = np.maximum(np.minimum(all_tokens, most_tokens) - gpu_tokens, _NOTHING)
+            told = _Told(tells, gpu_tokens, lower_tokens)
+            found = told if found is None else found.beside(told)
+        return found
 
-    def _layouts(self) -> list[KvLayout | None]:
-        return self._columns.layouts(self._request.model, self._snapshot)
-
-    def _bounded(self, layout: KvLayout, key: str) -> Hit:
-        """What an engine tells, bounded by the prompt."""
-        hit = self._told.get((layout, key), _NOTHING)
-        # Of a prompt that is held as a whole the last block is computed: engines reuse whole blocks only.
-        most_tokens = self._most_tokens - self._most_tokens % layout.block_size_tokens
-        gpu_tokens = min(hit.gpu_tokens, most_tokens)
-        return Hit(gpu_tokens, min(hit.lower_tokens, most_tokens - gpu_tokens))
+    def _trusted(self, tells: Flags) -> Flags:
+        """Those whose word has not proven wrong."""
+        distrusted = self._snapshot.trust.distrusted(self._request.model)
+        if not distrusted:
+            return tells
+        trusted, row_of = tells.copy(), self._columns.row_of
+        trusted[[row_of[key] for key in distrusted if key in row_of]] = False
+        return trusted
 
     def _tokens(self, depths: Iterable[tuple[tuple[str, ...], int]]) -> Floats:
         """Tokens that the blocks stand for which groups of instances hold, as a column."""
         tokens: Floats = np.zeros(len(self._columns))
         for keys, blocks in depths:
-            self._columns.fill(tokens, keys, min(int(blocks * self._request.tokens_per_block), self._most_tokens))
+            self._columns.places.fill(
+                tokens, keys, min(int(blocks * self._request.tokens_per_block), self._most_tokens)
+            )
         return tokens
-
-
-_NOTHING = Hit(0)

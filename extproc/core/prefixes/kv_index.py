@@ -14,6 +14,8 @@ from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.values.instance import Instance
 from extproc.core.values.request import KvLayout
 
+_MARK = "\0"  # is in no instance's key
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -39,7 +41,7 @@ class KvIndex:
     def __init__(self, index: PrefixIndex | None = None) -> None:
         self._index = index or PrefixIndex()
         self._tiered: set[str] = set()
-        self._owners: dict[str, tuple[str, bool]] = {}  # instance key of a name, and whether it is that of all tiers
+        self._names: set[str] = set()  # in the index
         self._block_sizes_tokens: dict[str, int] = {}
         self.layouts_changed = 0  # how often what `layout` answers has
 
@@ -50,11 +52,11 @@ class KvIndex:
         if delta.block_size_tokens and self._block_sizes_tokens.get(key) != delta.block_size_tokens:
             self._block_sizes_tokens[key] = delta.block_size_tokens
             self.layouts_changed += 1
-        gpu, anywhere = _on_gpu(key), _anywhere(key)
-        self._owners[gpu] = key, False
+        gpu, anywhere = on_gpu(key), in_any_tier(key)
+        self._names.add(gpu)
         if (delta.cpu or delta.disk) and key not in self._tiered:
             self._tiered.add(key)
-            self._owners[anywhere] = key, True
+            self._names.add(anywhere)
             self._index.load(anywhere, self._index.dump(gpu), exact=True)
         for tier, blocks in delta.stored:
             if not blocks:
@@ -71,9 +73,9 @@ class KvIndex:
 
     def forget(self, key: str) -> None:
         """Drop an instance: it ended, or its events can no longer be trusted to be complete."""
-        for name in (_on_gpu(key), _anywhere(key)):
+        for name in (on_gpu(key), in_any_tier(key)):
             self._index.forget(name)
-            self._owners.pop(name, None)
+            self._names.discard(name)
         self._tiered.discard(key)
         if self._block_sizes_tokens.pop(key, None) is not None:
             self.layouts_changed += 1
@@ -87,32 +89,41 @@ class KvIndex:
         name = model if model in instance.loras or not instance.models else instance.models[0]
         return KvLayout(block_size_tokens, name)
 
+    def depths(self, layout: KvLayout, chain: tuple[int, ...]) -> list[tuple[tuple[str, ...], int]]:
+        """Groups of names, and how many leading blocks of a chain all of a group hold; a later group's word counts.
+
+        Names are those of `on_gpu` and `in_any_tier`, the latter of instances that have lower tiers; of learned
+        holders there may be some among them. So a decision knows the rows of a group without a look at its members.
+        """
+        return self._index.depths(chain)
+
+    @property
+    def any_lower_tier(self) -> bool:
+        """Whether any instance has told of blocks that are not on its GPU."""
+        return bool(self._tiered)
+
     def hits(self, chains: Mapping[KvLayout, tuple[int, ...]]) -> dict[tuple[KvLayout, str], Hit]:
         """What instances hold of a prompt, by layout and instance key; those that hold nothing are absent."""
         found: dict[tuple[KvLayout, str], Hit] = {}
         for layout, chain in chains.items():
-            size = layout.block_size_tokens
-            matches = self._index.matches(chain)
-            for name, blocks in matches.items():
-                owner = self._owners.get(name)
-                if owner is None:
-                    continue
-                key, is_of_all_tiers = owner
-                if is_of_all_tiers:
-                    first = matches.get(_on_gpu(key), 0)
-                    found[layout, key] = Hit(first * size, max(0, blocks - first) * size)
-                else:
-                    found.setdefault((layout, key), Hit(blocks * size))
+            size, blocks_of = layout.block_size_tokens, dict[str, int]()
+            for names, blocks in self.depths(layout, chain):
+                blocks_of.update(dict.fromkeys(names, blocks))
+            for name in self._names & blocks_of.keys():
+                key = name.partition(_MARK)[0]
+                first = blocks_of.get(on_gpu(key), 0)
+                lower = max(0, blocks_of.get(in_any_tier(key), 0) - first)
+                found[layout, key] = Hit(first * size, lower * size)
         return found
 
     def size(self, key: str) -> int:
         """Blocks that an instance holds, in all tiers."""
-        return self._index.size(_anywhere(key) if key in self._tiered else _on_gpu(key))
+        return self._index.size(in_any_tier(key) if key in self._tiered else on_gpu(key))
 
     @property
     def entries(self) -> int:
         """Entries of all instances, those of tiered ones twice."""
-        return sum(self._index.size(name) for name in self._owners)
+        return sum(self._index.size(name) for name in self._names)
 
     @property
     def refused_blocks(self) -> int:
@@ -129,9 +140,11 @@ class KvIndex:
             self._index.remove(name, blocks)
 
 
-def _on_gpu(key: str) -> str:
-    return f"{key}\0gpu"  # no instance has such a key
+def on_gpu(key: str) -> str:
+    """Under which name the index has what an instance holds on its GPU."""
+    return f"{key}{_MARK}gpu"
 
 
-def _anywhere(key: str) -> str:
-    return f"{key}\0any"
+def in_any_tier(key: str) -> str:
+    """Under which name it has all that an instance with lower tiers holds."""
+    return f"{key}{_MARK}any"

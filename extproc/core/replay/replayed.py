@@ -22,7 +22,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.slow_start import WINDOW_S, WarmUps
 from extproc.core.models.joint import choose_option
 from extproc.core.pairs.paired import paired
-from extproc.core.prefixes.kv_index import Hit, KvIndex
+from extproc.core.prefixes.kv_index import KvIndex, in_any_tier, on_gpu
 from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.prefixes.recent_prefixes import Chain, RecentPrefixes
@@ -151,13 +151,17 @@ class _Told(KvIndex):
         self._block_sizes_tokens = {
             key: each.kv_block_tokens for key, each in instances.items() if each.kv_block_tokens is not None
         }
-        self._found = {
-            (KvLayout(each.block_size_tokens, each.model), each.key): Hit(each.gpu_tokens, each.lower_tokens)
-            for each in option.told
-        }
+        self._found: dict[KvLayout, list[tuple[tuple[str, ...], int]]] = {}
+        for each in option.told:
+            size = each.block_size_tokens
+            found = self._found.setdefault(KvLayout(size, each.model), [])
+            found.append(((on_gpu(each.key),), each.gpu_tokens // size))
+            if each.lower_tokens:
+                self._tiered.add(each.key)
+                found.append(((in_any_tier(each.key),), (each.gpu_tokens + each.lower_tokens) // size))
 
-    def hits(self, chains: Mapping[KvLayout, tuple[int, ...]]) -> dict[tuple[KvLayout, str], Hit]:
-        return self._found
+    def depths(self, layout: KvLayout, chain: tuple[int, ...]) -> list[tuple[tuple[str, ...], int]]:
+        return self._found.get(layout, [])
 
 
 class _Trust(PrefixTrust):
