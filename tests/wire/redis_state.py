@@ -1,6 +1,6 @@
 """All that lies in Redis or is told there, as one version writes it: taken down, and laid into another server.
 
-Times are kept as `{ms}`, `{us}` and `{s}`, since a reader leaves out what is old.
+Times are kept as `{ms}`, `{us}` and `{s}`, with what they are ahead in minutes, since a reader leaves out what is old.
 """
 
 from __future__ import annotations
@@ -16,21 +16,34 @@ from extproc.adapters.kv_log import START, KvLog
 from extproc.adapters.leader import Leader
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
+from extproc.adapters.rate_limits import RateLimits
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory
 from extproc.adapters.start_memory import StartMemory
+from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.traffic_counts import TrafficCounts
+from extproc.core.limits.charge import Receipt, Settlement
+from extproc.core.limits.rules import EACH, Limits, Rule
 from extproc.core.prefixes import kv_delta
 from extproc.core.scaling.recommendation import Driver, Forecast, Recommendation, Signal
 from extproc.core.values.instance import Lifecycle
 from extproc.scaling_service.word import Word, encode_word
+from extproc.stream.errands import Charge, Place, TakePlace
 from tests.wire.values import COUNTS, DELTA, INSTANCE, KIND
 
 BASE = "extproc:{default}"
 MODEL = "llama-3.1-8b"
 ROUTER = "router-a"
 BLOCKS = b"".join(number.to_bytes(8, "little") for number in (7, 8))
-_TIMES = (("{us}", r"\b1[7-9]\d{14}\b"), ("{ms}", r"\b1[7-9]\d{11}\b"), ("{s}", r"\b1[7-9]\d{8}\.\d+\b"))
+LIMITS = Limits(
+    rules=(
+        Rule(tenants=EACH, requests_per_minute=0.001, request_burst=2),  # nothing comes back while a test runs
+        Rule(tenants=EACH, models=EACH, tokens_per_minute=0.001, token_burst=1000),
+        Rule(tenants=EACH, concurrent=2),
+    ),
+    budget_s=30.0,
+)
+_TIMES = (("us", 1e6, r"\b1[7-9]\d{14}\b"), ("ms", 1e3, r"\b1[7-9]\d{11}\b"), ("s", 1.0, r"\b1[7-9]\d{8}\.\d+\b"))
 
 WORD = Word(
     at_s=30.5,
@@ -60,6 +73,7 @@ async def told(url: str) -> dict[str, Any]:
         await registry.order(INSTANCE.id, Lifecycle.DRAINING)
         await _learned(registry)
         await _counted(registry)
+        await _taken(registry)
         events = await _heard(ear, 5)
         keys = {_text(key): await _value(raw, key) for key in sorted(await raw.keys("*"))}
         return {"events": events, "keys": {_timeless(name): value for name, value in keys.items()}}
@@ -87,6 +101,23 @@ async def _counted(registry: Registry) -> None:
     assert leader.fence is not None
     assert await ScalingMemory(link, base).write(b"memory", leader.fence)
     assert await ScalingMemory(link, base).tell(encode_word(WORD), leader.fence)
+
+
+async def _taken(registry: Registry) -> None:
+    """One request against all kinds of limits, 10 tokens more than were charged; and one place in strict mode."""
+    limits = RateLimits(registry.link, registry.base, ROUTER, LIMITS)
+    verdict = await limits.charge(charge("r-1", 600))
+    assert verdict is not None
+    assert verdict.allowed
+    limits.settle(Settlement(Receipt(600, verdict.at_us, "acme", MODEL), 10))
+    await limits.farewell()
+    strict = StrictBookings(registry.link, registry.base, ROUTER, budget_s=30.0)
+    assert await strict.take(TakePlace("r-1", (Place(INSTANCE.key, 1),))) == 0
+
+
+def charge(request_id: str, tokens: int) -> Charge:
+    """Of one tenant and model, against all of `LIMITS`."""
+    return Charge(request_id, "acme", MODEL, tokens, LIMITS.buckets("acme", MODEL))
 
 
 async def _heard(ear: Any, number: int) -> list[str]:
@@ -138,14 +169,24 @@ async def lay(url: str, state: dict[str, Any]) -> None:
 def now(text: str) -> bytes:
     """With the times of now in place of those that were taken out."""
     at_s = time.time()
-    for name, value in (("{us}", f"{at_s * 1e6:.0f}"), ("{ms}", f"{at_s * 1e3:.0f}"), ("{s}", f"{at_s:.6f}")):
-        text = text.replace(name, value)
+    for name, scale, _ in _TIMES:
+        digits = 6 if name == "s" else 0
+        for told in re.findall(rf"\{{{name}(?:\+(\d+)min)?\}}", text):
+            ahead = f"+{told}min" if told else ""
+            then = (at_s + 60.0 * float(told or 0)) * scale
+            text = text.replace(f"{{{name}{ahead}}}", f"{then:.{digits}f}")
     return text.encode("latin-1")
 
 
 def _timeless(text: str) -> str:
-    for name, pattern in _TIMES:
-        text = re.sub(pattern, name, text)
+    at_s = time.time()
+    for name, scale, pattern in _TIMES:
+
+        def ahead(found: re.Match[str], name: str = name, scale: float = scale) -> str:
+            minutes = round((float(found[0]) / scale - at_s) / 60.0)
+            return f"{{{name}+{minutes}min}}" if minutes else f"{{{name}}}"
+
+        text = re.sub(pattern, ahead, text)
     return text
 
 

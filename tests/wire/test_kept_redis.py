@@ -17,17 +17,21 @@ from extproc.adapters.kv_log import Delta, KvLog, KvNews, Whole
 from extproc.adapters.leader import Leader
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
+from extproc.adapters.rate_limits import RateLimits
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory
 from extproc.adapters.start_memory import StartMemory
+from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.core.fleet.events import Ordered, Published, Removed, decode_event
+from extproc.core.limits.rules import Kind
 from extproc.core.prefixes import kv_delta
 from extproc.core.values.instance import Lifecycle
 from extproc.scaling_service.word import decode_word
+from extproc.stream.errands import Place, TakePlace
 from tests.redis_server import RedisServer
 from tests.wire.forms import kept
-from tests.wire.redis_state import BLOCKS, MODEL, ROUTER, WORD, lay, now, told
+from tests.wire.redis_state import BLOCKS, LIMITS, MODEL, ROUTER, WORD, charge, lay, now, told
 from tests.wire.values import COUNTS, DELTA, INSTANCE, KIND
 
 EVERY = pytest.mark.parametrize("state", [json.loads((path / "redis.json").read_text()) for path in kept()])
@@ -93,7 +97,19 @@ async def read_all(url: str) -> dict[str, Any]:
             "leader": (leads, leader.led.name, leader.led.about),
             "memory": memory,
             "word": decode_word(word.data),
+            "full": [await refused_by(registry, tokens) for tokens in (391, 390)],
+            "place": await StrictBookings(link, base, "router-b", budget_s=30.0).take(
+                TakePlace("r-2", (Place(INSTANCE.key, 1), Place("gpu-1@1", 1)))
+            ),
         }
+
+
+async def refused_by(registry: Registry, tokens: int) -> list[Kind]:
+    """Limits that another router finds full for one more request."""
+    limits = RateLimits(registry.link, registry.base, "router-b", LIMITS)
+    verdict = await limits.charge(charge("r-2", tokens))
+    assert verdict is not None
+    return [state.bucket.kind for state in verdict.states if state.wait_s > 0]
 
 
 async def kv_news(log: KvLog) -> list[KvNews]:
@@ -124,6 +140,8 @@ EXPECTED = {
     "leader": (False, "autoscale-a", "host:9004"),
     "memory": b"memory",
     "word": WORD,
+    "full": [[Kind.TOKENS], []],  # of 1,000 tokens 610 were used
+    "place": 1,  # the other one: router-a has that of the first
 }
 
 
@@ -134,7 +152,9 @@ async def test_what_a_version_left_in_redis_is_read(
 ) -> None:
     """Each key that ages is as of now; who leads goes on leading until its lease ends."""
     laid = by(state)
-    laid["keys"]["extproc:{default}:leader"] |= {"until_ms": "{ms}0"}  # far ahead
+    leases = laid["keys"]
+    leases["extproc:{default}:leader"] |= {"until_ms": "{ms+1min}"}
+    leases["extproc:{default}:routers"] = [[ROUTER, "{ms+1min}"]]
     await lay(server.url, laid)
     assert await read_all(server.url) == EXPECTED
 
