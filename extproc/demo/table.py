@@ -43,7 +43,7 @@ def instances_table(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[st
 
 
 def _decisions(decisions: Sequence[dict[str, Any]]) -> Table:
-    table = _table("Latest decisions", ("sent to",))
+    table = _table("Latest decisions, and what they were expected to cost: total has all terms", ("sent to",))
     for name in ("prompt", "cached", "queue", "prefill", "decode", "total", "second best"):
         table.add_column(name, justify="right", no_wrap=True)
     for decision in reversed(decisions[-_DECISIONS_SHOWN:]):
