@@ -211,7 +211,10 @@ def _resources(mesh: Mesh, args: argparse.Namespace) -> list[dict[str, Any]]:
 def _with_notice(settings: EnvoySettings) -> EnvoySettings:
     if settings.named_hosts and settings.shape is Shape.POOL:
         names = ", ".join(settings.named_hosts)
-        print(f"extproc envoy-config: decisions name addresses; agents must publish those of {names}", file=sys.stderr)
+        notice = (
+            f"warning: {names}: decisions name IP addresses, so the agents must publish what Envoy resolves this to"
+        )
+        print(f"extproc envoy-config: {notice} (`extproc agent --address IP:PORT`)", file=sys.stderr)
     return settings
 
 

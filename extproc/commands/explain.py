@@ -89,11 +89,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         known = asyncio.run(_of_id(args))
         if known is None:
-            print(f"extproc explain: {args.id!r} is not among the latest decisions", file=sys.stderr)
+            print(f"extproc explain: {_unknown(args.id)}", file=sys.stderr)
             return 1
         told = known
     print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() if args.json else as_text(told))
     return 0 if args.body is None or told.chosen is not None else 1
+
+
+def _unknown(request_id: str) -> str:
+    if request_id == "last":
+        return "no request was decided upon since the service started"
+    return f"{request_id!r} is not among the latest decisions; `extproc serve --record FILE` keeps them for longer"
 
 
 async def _of_id(args: argparse.Namespace) -> Explanation | None:

@@ -35,7 +35,8 @@ def run_record(args: argparse.Namespace) -> int:
     wanted = args.id or LAST
     recorded = find(args.record, wanted)
     if recorded is None:
-        print(f"extproc explain: {args.record} has no record of {wanted!r}", file=sys.stderr)
+        none = "holds no decision yet" if wanted == LAST else f"has no record of {wanted!r}"
+        print(f"extproc explain: {args.record} {none}: --record-share of requests are drawn", file=sys.stderr)
         return 1
     verdict = recorded.again(policy(args, operator_policy(args)) if args.what_if else None)
     print(msgspec.json.format(msgspec.json.encode(verdict)).decode() if args.json else _text(verdict, args.what_if))

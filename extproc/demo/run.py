@@ -6,7 +6,9 @@ With `autoscale` another one in its place: a load that swings, and instances tha
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -180,13 +182,17 @@ def _print_summary(console: Console, report: dict[str, Any]) -> None:
 
 
 def print_invitation(console: Console, stack: Stack) -> None:
-    """Commands to try on what runs."""
+    """Where to look at what runs, and commands to try on it, such that they can be pasted as they are."""
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 20}}'
-    console.print("Try it:", style="bold")
+    extproc = "extproc" if shutil.which("extproc") else f"{sys.executable} -m extproc"
+    console.print("Look at it, in a browser:", style="bold")
+    console.print(f"  {stack.pages_url}/", highlight=False, soft_wrap=True)
+    console.print("Try it, in another terminal:", style="bold")
     lines = (
         f"curl {stack.routed_url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
-        f"curl {stack.pages_url}/decisions",
-        f"extproc fleet drain h100-0 --redis-url {stack.redis_url} --fleet {_FLEET}",
+        f"{extproc} explain last --pages {stack.pages_url}",
+        f"{extproc} fleet drain h100-0 --redis-url {stack.redis_url} --fleet {_FLEET}",
+        f"{extproc} top --pages {stack.pages_url}",
     )
     for line in lines:
         console.print(f"  {line}", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,13 +21,11 @@ def live_view(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any
 
 
 def instances_table(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[str, Any]]) -> Table:
-    """One row an instance, with how many of the latest decisions it got."""
+    """One row an instance, with how many of the latest decisions it got. Fits 80 columns."""
     chosen = Counter(decision["instance"] for decision in decisions)
-    table = Table(title="Instances", title_justify="left", expand=True)
-    for name in ("instance", "GPU", "lifecycle"):
-        table.add_column(name)
-    for name in ("in flight", "waiting", "KV", "queue", "prefix blocks", "age", "of the last decisions"):
-        table.add_column(name, justify="right")
+    table = _table("Instances", ("instance", "GPU", "lifecycle"))
+    for name in ("in flight", "wait", "KV", "queue", "blocks", "age", "chosen"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in sorted(fleet, key=lambda row: row["id"]):
         table.add_row(
             row["id"],
@@ -44,10 +43,9 @@ def instances_table(fleet: Sequence[dict[str, Any]], decisions: Sequence[dict[st
 
 
 def _decisions(decisions: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="Latest decisions", title_justify="left", expand=True)
-    table.add_column("sent to")
+    table = _table("Latest decisions, and what they were expected to cost: total has all terms", ("sent to",))
     for name in ("prompt", "cached", "queue", "prefill", "decode", "total", "second best"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for decision in reversed(decisions[-_DECISIONS_SHOWN:]):
         cost = decision["cost"]
         if cost is None:
@@ -62,6 +60,14 @@ def _decisions(decisions: Sequence[dict[str, Any]]) -> Table:
             f"{_total_s(cost):.2f} s",
             f"{second['instance']} {_total_s(second['cost']):.2f} s" if second else "none",
         )
+    return table
+
+
+def _table(title: str, words: Sequence[str]) -> Table:
+    """Without lines between columns: they would take a third of a narrow terminal."""
+    table = Table(title=title, title_justify="left", expand=True, box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for name in words:
+        table.add_column(name, no_wrap=True)
     return table
 
 

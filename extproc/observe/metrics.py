@@ -148,7 +148,7 @@ class Metrics:
         """A request has ended. `served`: the instance that answered, None if that is not known."""
         features = outcome.features
         in_shadow = features is not None and bool(features.shadow_key)
-        self._outcomes.add((str(outcome.status), "true" if features and not in_shadow else "false"))
+        self._outcomes.add((str(outcome.status), _routed(outcome)))
         if in_shadow:
             self.shadow.finished(outcome)
         if outcome.attempts > 1:
@@ -177,6 +177,13 @@ class Metrics:
         spread = Spread(f"extproc_{name}", text, bounds, *labels)
         self._registry.register(spread)
         return spread
+
+
+def _routed(outcome: Outcome) -> str:
+    """Whether Envoy was told where the request goes; what a router of another version told it is not known."""
+    if outcome.features is None:
+        return "unknown" if outcome.features_unread else "false"
+    return "false" if outcome.features.shadow_key else "true"
 
 
 class _LiveGauges(Collector):

@@ -29,7 +29,7 @@ class HttpPages:
                 await web.TCPSite(self._runner, *where).start()
         except OSError as error:
             shown = where if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
-            raise ConfigError(f"cannot listen on {shown}: {_why(error)}") from None
+            raise ConfigError(f"cannot listen on {shown}: {_why(error)}; --metrics-listen names another") from None
         self._where = where
         return 0 if isinstance(where, UnixSocket) else int(self._runner.addresses[0][1])
 

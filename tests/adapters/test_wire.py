@@ -304,7 +304,9 @@ def test_features_of_another_version_or_hand_are_no_error(change: str) -> None:
             told["features"] = f"{layout} " + values.replace("100", '"many"', 1)
         case "nothing":
             told.Clear()
-    assert [each.features for each in logged(entry, entry_with())] == [None, FEATURES]
+    read = logged(entry, entry_with())
+    assert [each.features for each in read] == [None, FEATURES]
+    assert [each.features_unread for each in read] == [change != "nothing", False]
 
 
 def test_features_keep_texts_of_any_script_and_length() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from extproc.demo.run import print_invitation
 from extproc.demo.stack import Stack
+from extproc.demo.table import live_view
 
 KINDS = ("start", "stop")
 
@@ -63,11 +65,58 @@ def test_what_it_invites_to_try_is_of_a_fleet_of_its_own() -> None:
     nothing: Any = None
     stack = Stack((), "redis://h:1/0", "http://h:2", "", "http://h:3", nothing, nothing, nothing)
     told = StringIO()
-    print_invitation(Console(file=told, width=40), stack)
-    curl, pages, fleet = told.getvalue().splitlines()[1:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "which", lambda _name: "/somewhere/extproc")
+        print_invitation(Console(file=told, width=40), stack)
+    _, pages, _, curl, explain, fleet, top = told.getvalue().splitlines()
+    assert pages == "  http://h:3/"
     assert curl.startswith("  curl http://h:2/v1/chat/completions ")
-    assert pages == "  curl http://h:3/decisions"
+    assert explain == "  extproc explain last --pages http://h:3"
     assert fleet == "  extproc fleet drain h100-0 --redis-url redis://h:1/0 --fleet demo"
+    assert top == "  extproc top --pages http://h:3"
+
+
+def test_what_it_invites_to_try_runs_where_the_environment_is_not_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README starts it as `.venv/bin/extproc`: a bare `extproc` would not be found."""
+    nothing: Any = None
+    stack = Stack((), "redis://h:1/0", "http://h:2", "", "http://h:3", nothing, nothing, nothing)
+    told = StringIO()
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    print_invitation(Console(file=told, width=40), stack)
+    assert f"  {sys.executable} -m extproc explain last --pages http://h:3" in told.getvalue().splitlines()
+
+
+def test_the_live_tables_fit_a_terminal_of_80_columns() -> None:
+    """Nothing is cut or wrapped: `h100-0` and `h100-1` must be told apart at the first look."""
+    hardware, ids = "h100_sxm", ("h100-0", "h100-1", "l40s-bf34cf7c")
+    fleet = [
+        {
+            "id": each,
+            "hardware": hardware,
+            "lifecycle": "Draining",
+            "in_flight": 123,
+            "waiting": 123,
+            "kv_usage": 1.0,
+            "prefill_backlog_s": 0.999,
+            "prefix_blocks": 12345,
+            "age_s": 99.9,
+        }
+        for each in ids
+    ]
+    cost = {"queue_s": 0.999, "prefill_s": 0.999, "decode_s": 2.345}
+    second = {"instance": ids[2], "cost": cost}
+    decision = {
+        "instance": ids[2],
+        "cost": cost,
+        "prompt_tokens": 123456,
+        "cached_tokens": 123456,
+        "alternatives": [second],
+    }
+    told = StringIO()
+    Console(file=told, width=80).print(live_view(fleet, [decision], "serving"))
+    assert "…" not in told.getvalue()
+    assert sum(each in line for each in ids for line in told.getvalue().splitlines()) == len(ids) + 1
+    assert "l40s-bf34cf7c 4.34 s" in told.getvalue()
 
 
 def test_ctrl_c_leaves_no_process_behind() -> None:

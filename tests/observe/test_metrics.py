@@ -52,6 +52,15 @@ def test_predictions_are_held_against_outcomes_by_model_and_kind() -> None:
         assert line in text
 
 
+def test_what_a_router_of_another_version_decided_is_neither_routed_nor_left_to_envoy() -> None:
+    """During an upgrade it is half of all: counted as not routed, it would call for help as if Envoy failed open."""
+    metrics = fresh()
+    for outcome in (ended(), ended(features=None), ended(features=None, features_unread=True)):
+        metrics.finished(outcome, H100)
+    for routed in ("true", "false", "unknown"):
+        assert f'extproc_outcomes_total{{routed="{routed}",status="200"}} 1.0' in page(metrics)
+
+
 def test_of_a_request_in_shadow_pace_is_compared_and_its_ttft_with_that_of_our_choice_alone() -> None:
     metrics = fresh()
     features = ended().features

@@ -96,6 +96,10 @@ def test_a_decision_is_made_again_from_the_file(tmp_path: Path, capsys: pytest.C
     assert told["recorded"]["chosen"] == told["explanation"]["chosen"] == "a"
     assert main(["explain", "--record", str(path), "r99"]) == 1
     assert "no record of 'r99'" in capsys.readouterr().err
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    assert main(["explain", "--record", str(empty)]) == 1
+    assert "holds no decision yet: --record-share" in capsys.readouterr().err
 
 
 def test_what_would_have_been_by_other_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

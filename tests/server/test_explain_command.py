@@ -174,3 +174,20 @@ def test_a_header_that_envoy_strips_is_refused_as_the_trusted_one(capsys: pytest
     """Whoever names it would wonder why nobody is ever told anything."""
     assert main(["serve", "--explain-header", "x-extproc-debug", "--listen", "127.0.0.1:0"]) == 2
     assert "Envoy strips" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("last", "no request was decided upon"), ("r-9", "--record FILE")])
+async def test_a_request_that_the_service_does_not_know_is_one_line_that_says_why(
+    wanted: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One asks for the last one before there is any, or for one of yesterday."""
+    pages = Admin(lambda: b"", list, list, lambda _: None, dict)
+    port = await pages.start(("127.0.0.1", 0))
+    try:
+        status = await asyncio.to_thread(main, ["explain", wanted, "--pages", f"http://127.0.0.1:{port}"])
+    finally:
+        await pages.stop()
+    error = capsys.readouterr().err.strip()
+    assert status == 1
+    assert said in error
+    assert len(error.splitlines()) == 1

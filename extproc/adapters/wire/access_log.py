@@ -8,7 +8,7 @@ from typing import Any
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
-from extproc.adapters.wire.features import read_features
+from extproc.adapters.wire.features import has_features, read_features
 from extproc.adapters.wire.wire_error import WireError
 from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Outcome
@@ -61,8 +61,9 @@ def _outcome(entry: Any, common: Any) -> Outcome:
     metadata, tags = common.metadata.filter_metadata, common.custom_tags
     usage = metadata[_USAGE_NAMESPACE].fields if _USAGE_NAMESPACE in metadata else {}
     start = common.start_time if common.HasField("start_time") else None
+    features = read_features(metadata)
     return Outcome(
-        features=read_features(metadata),
+        features=features,
         address=_address(common.upstream_remote_address),
         status=entry.response.response_code.value,
         flags=_flags(common),
@@ -74,6 +75,7 @@ def _outcome(entry: Any, common: Any) -> Outcome:
         completion_tokens=_first(usage, "completion_tokens", "output_tokens"),
         cached_tokens=_first(usage, "cached_tokens", "cache_read_tokens"),
         started_s=None if start is None else start.seconds + start.nanos * 1e-9,
+        features_unread=features is None and has_features(metadata),
     )
 
 

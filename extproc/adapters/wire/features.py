@@ -32,11 +32,20 @@ def write_features(features: Features) -> bytes:
 
 def read_features(metadata: Any) -> Features | None:
     """Take them out of an entry's metadata, a map of namespaces; None if they are not there or not readable."""
-    told = metadata.get(NAMESPACE)
-    value = None if told is None else told.fields.get(KEY)
+    value = _value(metadata)
     if value is None or not (text := value.string_value.encode()).startswith(_LAYOUT):
         return None  # written by another version of ours, or not by us
     try:
         return _decode(text[len(_LAYOUT) :])
     except UNREADABLE:
         return None
+
+
+def has_features(metadata: Any) -> bool:
+    """Whether any are there, readable or not: then some router of ours has decided."""
+    return _value(metadata) is not None
+
+
+def _value(metadata: Any) -> Any:
+    told = metadata.get(NAMESPACE)
+    return None if told is None else told.fields.get(KEY)

@@ -50,7 +50,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
 class Outcome:
     """What became of one HTTP request, as Envoy's access log tells it; None where Envoy did not know."""
 
-    features: Features | None  # None: the request passed without a decision
+    features: Features | None  # None: the request passed without a decision, but for `features_unread`
     address: str  # the endpoint that answered last, "" if none
     status: int
     flags: tuple[str, ...]  # Envoy's response flags by name, such as upstream_connection_failure
@@ -62,3 +62,4 @@ class Outcome:
     completion_tokens: int | None
     cached_tokens: int | None
     started_s: float | None = None  # when Envoy began to read the request, on its clock
+    features_unread: bool = False  # there are some, which a router of another version wrote
