@@ -97,7 +97,8 @@ def _decide(args: argparse.Namespace) -> None:
     timings = list(decide_times(args.rounds))
     if args.json:
         return _print_json(timings)
-    print(f"{'instances':>9} {'holders':>8} {'decide':>10} {'after a report':>15} {'told':>11}   (medians of {args.rounds})")
+    head = f"{'instances':>9} {'holders':>8} {'decide':>10} {'after a report':>15} {'told':>11}"
+    print(f"{head}   (medians of {args.rounds})")
     for each in timings:
         times = f"{each.decide_s * 1e6:>7.0f} µs {each.after_report_s * 1e6:>12.0f} µs {each.told_s * 1e6:>8.0f} µs"
         print(f"{each.instances:>9} {each.holders:>8} {times}")
