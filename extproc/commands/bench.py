@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prefix index; redis: what a fleet costs its Redis; push: how soon a router knows what an agent published; "
         "replicas: how soon one router counts another's choice; limits: what a request pays to be held against limits; "
         "shell: the service's processor time beside a gRPC server that does nothing, and each of its steps; "
-        "big-body: how long one large prompt keeps all others waiting "
+        "big-body: how long one large prompt keeps all others waiting; records: bytes of a decision record and what "
+        "it takes to write, over 8, 100 and 1,000 instances "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -180,6 +181,20 @@ def _big_body(args: argparse.Namespace) -> None:
     return _print_json(costs) if args.json else print(readable(costs))
 
 
+def _records(args: argparse.Namespace) -> None:
+    from extproc.bench.record_cost import record_costs
+
+    costs = list(record_costs(args.rounds))
+    if args.json:
+        return _print_json(costs)
+    print(f"{'instances':>9} {'recorded':>9} {'a record':>12} {'if whole':>12} {'looking':>11} {'writing':>11}")
+    for each in costs:
+        print(
+            f"{each.instances:>9} {each.share:>9.0%} {each.record_bytes / 1000:>9.1f} kB "
+            f"{each.seen_bytes / 1000:>9.1f} kB {each.look_s * 1e3:>8.2f} ms {each.write_s * 1e3:>8.2f} ms"
+        )
+
+
 def _print_json(report: Any) -> None:
     """One result as an object, several as an array."""
     print(json.dumps([asdict(each) for each in report] if isinstance(report, Sequence) else asdict(report)))
@@ -195,4 +210,5 @@ _REPORTS = {
     "limits": _limits,
     "shell": _shell,
     "big-body": _big_body,
+    "records": _records,
 }

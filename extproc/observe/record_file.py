@@ -1,8 +1,8 @@
 """Writes records to a file in a thread of its own, and never more than so many bytes: the older half makes room.
 
-The file is `PATH`; when it has grown to half of what is allowed it becomes `PATH.old` and a new one is begun, which
-starts with the rules that its decisions were made by. Who writes must never wait: where the disk does not keep up lines
-are left out.
+The file is `PATH`; when it has grown to half of what is allowed it becomes `PATH.old` and a new one is begun, in which
+the rules and all that its decisions looked at is told anew. Who writes must never wait: where the disk does not keep up
+lines are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from extproc.errors import ConfigError
 from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, encoded
+from extproc.observe.record_parts import Packer
 
 OLD = ".old"
 _MOST_LINES = 1000
@@ -41,6 +42,7 @@ class RecordFile:
         self._bytes = 0
         self._policy = ""  # digest of the rules that the file told last
         self._rules: PolicyLine | None = None
+        self._packer = Packer()
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
         self.failed = 0  # lines that could not be written
 
@@ -72,38 +74,49 @@ class RecordFile:
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
-                self._take(line)
+                self.take(line)
             except OSError as error:
                 self.failed += 1
                 log.warning("decision records cannot be written to %s: %s", self._path, error.strerror or error)
-                self._close()
+                self.close()
             except Exception:  # one that has no form in JSON must not end this thread, and with it all records
                 self.failed += 1
                 log.exception("a decision record was not written")
             with self._lock:
                 self._waiting -= 1
                 self._waiting_seen -= len(line.seen.instances) if isinstance(line, DecisionLine) else 0
-        self._close()
+        self.close()
 
-    def _take(self, line: Line) -> None:
+    def take(self, line: Line) -> None:
+        """Write a line now; rules are written with the next decision. Raises OSError."""
         if isinstance(line, PolicyLine):
             self._rules = line
             return
-        data = encoded(line) + b"\n"
-        if self._bytes and self._bytes + len(data) > self._half_bytes:
-            self._turn()
         if self._file is None:
             self._open()
-        if self._rules is not None and self._policy != self._rules.policy:
-            self._put(encoded(self._rules) + b"\n")
-            self._policy = self._rules.policy
-        self._put(data)
-
-    def _put(self, data: bytes) -> None:
+        data = self._packed(line)
+        if self._bytes and self._bytes + len(data) > self._half_bytes:
+            self._turn()
+            self._open()
+            data = self._packed(line)
         assert self._file is not None
         self._file.write(data)
         self._file.flush()
         self._bytes += len(data)
+
+    def _packed(self, line: DecisionLine) -> bytes:
+        """Lines for one decision: what the file has not told yet, and the decision."""
+        parts: list[bytes] = []
+        if self._rules is not None and self._policy != self._rules.policy:
+            parts.append(encoded(self._rules))
+        try:
+            parts += [encoded(each) for each in self._packer.packed(line)]
+        except Exception:  # what was meant to be written with it is not in the file
+            self._packer.begin(self._bytes)
+            raise
+        if self._rules is not None:
+            self._policy = self._rules.policy
+        return b"\n".join((*parts, b""))
 
     def _open(self) -> None:
         # For its owner alone: it names tenants and sessions.
@@ -111,13 +124,15 @@ class RecordFile:
         self._file = os.fdopen(descriptor, "ab")
         self._bytes = _whole_bytes(descriptor)
         self._policy = ""
+        self._packer.begin(self._bytes)
 
     def _turn(self) -> None:
-        self._close()
+        self.close()
         os.replace(self._path, self._path.with_name(self._path.name + OLD))
         self._bytes = 0
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of the file; the next line opens it again. Of the thread that writes, if it runs."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()

@@ -1,6 +1,7 @@
-"""The lines of a file of decision records: JSON objects, the rules once and then each decision that was made by them.
+"""The lines of a file of decision records: JSON objects, each thing once and then the decisions that looked at it.
 
-JSON has no infinities: in rules they stand as the text "inf" where a number belongs.
+What a decision shares with those before it stands in lines of its own, which it names by their numbers
+(`observe.record_parts`). JSON has no infinities: in rules they stand as the text "inf" where a number belongs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import msgspec
 
 from extproc.core.reasons.explanation import terms
 from extproc.core.replay.look import policy_seen
-from extproc.core.replay.seen import PolicySeen, Seen
+from extproc.core.replay.seen import PolicySeen, Seen, WorkSeen
 from extproc.core.snapshot import Policy
+from extproc.core.speeds.profile import Profile
 from extproc.core.values.decision import Cost
+from extproc.core.values.instance import Host, Instance, Load
 from extproc.core.values.option import Choice
 
-FORMAT = 1  # grows when older readers would misread a line
+FORMAT = 2  # grows when other readers would misread a line
 
 
 class Decided(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +45,7 @@ class PolicyLine(msgspec.Struct, frozen=True, tag="policy", tag_field="record"):
     format: int = FORMAT
 
 
-class DecisionLine(msgspec.Struct, frozen=True, tag="decision", tag_field="record"):
+class DecisionLine(msgspec.Struct, frozen=True):
     """One request's decision: all that was looked at, what was decided, and what was answered to Envoy."""
 
     id: str
@@ -56,9 +59,85 @@ class DecisionLine(msgspec.Struct, frozen=True, tag="decision", tag_field="recor
     held_s: float | None = None
 
 
-Line = PolicyLine | DecisionLine
+class StateSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One instance as it was at one look, that of `InstanceLine` apart; fields as in `core.replay.seen`."""
 
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line, strict=False)  # not strict: "inf" is a number
+    instance: int  # number of its line
+    observed_at_s: float
+    load: Load = Load()
+    host: Host | None = None
+    ready_in_s: float | None = None
+    ready_since_s: float | None = None
+    work: WorkSeen = WorkSeen()
+    resting_s: float = 0.0
+    paused_s: float = 0.0
+    warm: float = 1.0
+    slots: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    kv_block_tokens: int | None = None
+
+
+class SpeedSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`core.speeds.speed.Speed` by the number of its profile's line."""
+
+    profile: int
+    prefill_scale: float = 1.0
+    decode_scale: float = 1.0
+    prefill_overhead_s: float = 0.0
+    decode_overhead_s: float = 0.0
+    uncertainty: float = 0.0
+
+
+class InstanceLine(msgspec.Struct, frozen=True, tag="instance", tag_field="record"):
+    """What an agent publishes of an instance, without what is another with each report."""
+
+    number: int  # of this line: another than that of any other in the file
+    instance: Instance
+
+
+class StateLine(msgspec.Struct, frozen=True, tag="state", tag_field="record"):
+    """What an instance did when it was looked at."""
+
+    number: int
+    state: StateSeen
+
+
+class ProfileLine(msgspec.Struct, frozen=True, tag="profile", tag_field="record"):
+    """A table of how long a model takes on a kind of hardware."""
+
+    number: int
+    profile: Profile
+
+
+class SpeedLine(msgspec.Struct, frozen=True, tag="speed", tag_field="record"):
+    """How fast a model is on an instance."""
+
+    number: int
+    speed: SpeedSeen
+
+
+Part = InstanceLine | StateLine | ProfileLine | SpeedLine
+
+
+class WrittenLine(msgspec.Struct, frozen=True, tag="decision", tag_field="record"):
+    """A decision as it stands in the file: `DecisionLine`, with the numbers of lines in the place of what they tell."""
+
+    id: str
+    trace_id: str
+    at: str
+    policy: str
+    decided: Decided
+    reply: str
+    sent_to: str | None
+    held_s: float | None
+    seen: Seen  # without instances, and without speeds in its options
+    instances: tuple[int, ...]  # numbers of lines that tell their states
+    speeds: tuple[tuple[int, ...], ...]  # of each option, that of each of these instances; 0: none was looked at
+
+
+Line = PolicyLine | DecisionLine
+Written = PolicyLine | WrittenLine | Part
+
+_decoder: msgspec.json.Decoder[Written] = msgspec.json.Decoder(Written, strict=False)  # not strict: "inf" is a number
 
 
 def decided_of(choice: Choice) -> Decided:
@@ -87,12 +166,12 @@ def policy_line(policy: Policy) -> PolicyLine:
     return PolicyLine(hashlib.sha256(msgspec.json.encode(_plain(rules))).hexdigest()[:12], rules)
 
 
-def encoded(line: Line) -> bytes:
+def encoded(line: Written) -> bytes:
     """JSON in one line, without its end."""
     return msgspec.json.encode(_plain(line) if isinstance(line, PolicyLine) else line)
 
 
-def decoded(line: bytes) -> Line:
+def decoded(line: bytes) -> Written:
     """One line. Raises msgspec.ValidationError, or its parent DecodeError where it is no JSON."""
     return _decoder.decode(line)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +14,23 @@ from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.replay.replayed import policy_of, replay
 from extproc.core.snapshot import Policy
 from extproc.errors import ConfigError
-from extproc.observe.record_lines import FORMAT, Decided, DecisionLine, Line, PolicyLine, decided_of, decoded
+from extproc.observe.record_lines import (
+    FORMAT,
+    Decided,
+    DecisionLine,
+    Part,
+    PolicyLine,
+    Written,
+    WrittenLine,
+    decided_of,
+    decoded,
+)
+from extproc.observe.record_parts import named, named_by, unpacked
 
 LAST = "last"
 _DECISION = b'{"record":"decision"'
 _POLICY = b'{"record":"policy"'
+_PART = re.compile(rb'\{"record":"(?:instance|state|profile|speed)","number":(\d+),')
 _EQUAL = 1e-6  # relative; columns that were kept up for long differ in the last digits from those worked out anew
 
 
@@ -60,18 +72,24 @@ def find(path: Path, wanted: str) -> Recorded | None:
 
     Looked for in the file, in those of workers (`FILE.0` …), and in the older halves (`.old`). Raises ConfigError.
     """
-    found: DecisionLine | None = None
-    rules = b""
+    found: WrittenLine | None = None
+    rules, file = b"", path
     for each in files(path):
         for line, policy in _lines(each, wanted):
             if found is None or line.at >= found.at:
-                found, rules = line, policy
+                found, rules, file = line, policy, each
     if found is None:
         return None
     told = _decoded(rules, path) if rules else None
     if not isinstance(told, PolicyLine) or told.policy != found.policy:
         raise ConfigError(f"{path}: the rules of {found.id!r} are not in the file: has its beginning been cut off?")
-    return Recorded(found, policy_of(told.rules))
+    try:
+        whole = unpacked(found, _parts(file, found))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{file}: what {found.id!r} looked at is not in the file: has something been cut out?"
+        ) from error
+    return Recorded(whole, policy_of(told.rules))
 
 
 def files(path: Path) -> list[Path]:
@@ -86,42 +104,64 @@ def files(path: Path) -> list[Path]:
     return found
 
 
-def _lines(path: Path, wanted: str) -> Iterator[tuple[DecisionLine, bytes]]:
+def _lines(path: Path, wanted: str) -> Iterator[tuple[WrittenLine, bytes]]:
     """Records that are wanted, each with the line of its rules."""
     rules, last, text = b"", b"", wanted.encode()
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.startswith(_POLICY):
-                    if last:
-                        yield from _wanted(last, path, wanted, rules)
-                        last = b""
-                    rules = line
-                elif not (line.startswith(_DECISION) and line.endswith(b"\n")):  # one that was cut off by a crash
-                    continue
-                elif wanted == LAST:
-                    last = line
-                elif text in line:
-                    yield from _wanted(line, path, wanted, rules)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    for line in _read(path):
+        if line.startswith(_POLICY):
+            if last:
+                yield from _wanted(last, path, wanted, rules)
+                last = b""
+            rules = line
+        elif not (line.startswith(_DECISION) and line.endswith(b"\n")):  # one that was cut off by a crash
+            continue
+        elif wanted == LAST:
+            last = line
+        elif text in line:
+            yield from _wanted(line, path, wanted, rules)
     if last:
         yield from _wanted(last, path, wanted, rules)
 
 
-def _wanted(data: bytes, path: Path, wanted: str, rules: bytes) -> Iterator[tuple[DecisionLine, bytes]]:
+def _parts(path: Path, line: WrittenLine) -> dict[int, Part]:
+    """All that a decision names, and what that names."""
+    first = _numbered(path, named(line))
+    return first | _numbered(path, {number for each in first.values() if (number := named_by(each)) is not None})
+
+
+def _numbered(path: Path, numbers: Set[int]) -> dict[int, Part]:
+    """Lines of a file by their numbers, as far as they are there."""
+    found: dict[int, Part] = {}
+    for data in _read(path):
+        head = _PART.match(data)
+        if head is not None and (number := int(head[1])) in numbers and data.endswith(b"\n"):
+            part = _decoded(data, path)
+            if not isinstance(part, PolicyLine | WrittenLine):
+                found[number] = part
+    return found
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _wanted(data: bytes, path: Path, wanted: str, rules: bytes) -> Iterator[tuple[WrittenLine, bytes]]:
     line = _decoded(data, path)
-    if isinstance(line, DecisionLine) and wanted in (LAST, line.id, line.trace_id):
+    if isinstance(line, WrittenLine) and wanted in (LAST, line.id, line.trace_id):
         yield line, rules
 
 
-def _decoded(data: bytes, path: Path) -> Line:
+def _decoded(data: bytes, path: Path) -> Written:
     try:
         line = decoded(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read, perhaps it is of another version of extproc: {error}") from error
-    if isinstance(line, PolicyLine) and line.format > FORMAT:
-        raise ConfigError(f"{path} has format {line.format}; this extproc reads up to {FORMAT}")
+    if isinstance(line, PolicyLine) and line.format != FORMAT:
+        raise ConfigError(f"{path} has format {line.format}; this extproc reads {FORMAT}")
     return line
 
 

@@ -24,7 +24,16 @@ from extproc.core.values.decision import Cost, Decision
 from extproc.core.values.instance import Load, Role
 from extproc.core.values.option import Option
 from extproc.core.values.request import Request
-from extproc.observe.record_lines import DecisionLine, PolicyLine, decided_of, decoded, encoded, policy_line
+from extproc.observe.record_lines import (
+    DecisionLine,
+    PolicyLine,
+    WrittenLine,
+    decided_of,
+    decoded,
+    encoded,
+    policy_line,
+)
+from extproc.observe.record_parts import Packer, unpacked
 from tests.core.builders import blocks, instance, request, router
 from tests.core.test_columns import (
     INSTANCE,
@@ -50,9 +59,9 @@ def replays(made: Router, asked: Request, now: float, draw: float, bounds: Bound
     choice = choose_option((option,), decided, made.policy, draw)
     rules = policy_line(made.policy)
     line = DecisionLine(asked.id, "", "", rules.policy, seen, decided_of(choice), "routed", None)
-    read, told = decoded(encoded(line)), decoded(encoded(rules))
-    assert isinstance(read, DecisionLine)
+    told = decoded(encoded(rules))
     assert isinstance(told, PolicyLine)
+    read = read_back(line)
     again = replay(read.seen, policy_of(told.rules))
     before = explain(material(asked, choice.decision, snapshot, now))
     alike(explain(again.material), before)
@@ -61,6 +70,16 @@ def replays(made: Router, asked: Request, now: float, draw: float, bounds: Bound
         for name in Cost.__struct_fields__:
             assert getattr(one.cost, name) == pytest.approx(getattr(other.cost, name), rel=1e-9, abs=1e-9), name
     return choice.decision
+
+
+def read_back(line: DecisionLine) -> DecisionLine:
+    """Taken apart, written, read and put together."""
+    packer = Packer()
+    packer.begin(0)
+    *parts, written = [decoded(encoded(each)) for each in packer.packed(line)]
+    assert isinstance(written, WrittenLine)
+    known = {each.number: each for each in parts if not isinstance(each, PolicyLine | WrittenLine)}
+    return unpacked(written, known)
 
 
 def alike(one: Any, other: Any) -> None:

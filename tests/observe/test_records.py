@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import orjson
 import pytest
 
+from extproc.bench.record_cost import _Scene
 from extproc.cli import main
 from extproc.config_file.load import load_policy
 from extproc.core.admission.admission import Admission
+from extproc.core.fleet.events import Published
 from extproc.core.replay.replayed import policy_of
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.instance import Load, Totals
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
 from extproc.observe.recorder import Recorder, drawn
@@ -78,6 +82,10 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def decisions(path: Path) -> list[dict[str, Any]]:
+    return [line for line in read(path) if line["record"] == "decision"]
+
+
 def test_a_decision_is_made_again_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By our id, by Envoy's, or the last one; `explain` says the same as it does of a request that runs."""
     path, made = tmp_path / "d.jsonl", fleet()
@@ -100,6 +108,60 @@ def test_a_decision_is_made_again_from_the_file(tmp_path: Path, capsys: pytest.C
     empty.touch()
     assert main(["explain", "--record", str(empty)]) == 1
     assert "holds no decision yet: --record-share" in capsys.readouterr().err
+
+
+def test_what_has_not_changed_is_written_once(tmp_path: Path) -> None:
+    """Of a fleet in which one instance gets a request each time, a record holds that one's state alone."""
+    path, made = tmp_path / "d.jsonl", router(*[instance(name) for name in "abcdefgh"])
+    with recording(path, made) as recorder:
+        for number in range(20):
+            ask(made, f"r{number}", recorder)
+    kinds = Counter(line["record"] for line in read(path))
+    assert kinds == {"policy": 1, "profile": 1, "speed": 1, "instance": 8, "state": 8 + 19, "decision": 20}
+
+
+def test_a_report_that_tells_another_load_writes_the_load_alone(tmp_path: Path) -> None:
+    """Not what the instance is, nor what no decision reads."""
+    path, made = tmp_path / "d.jsonl", router(instance("a"))
+    with recording(path, made) as recorder:
+        for number in range(3):
+            told = instance(
+                "a",
+                address="127.0.0.1:1",
+                load=Load(running=number),
+                totals=Totals(requests=number),
+                work_done=float(number),
+            )
+            made.take(made.fleet.apply(Published(instance=told), float(number)))
+            ask(made, f"r{number}", recorder)
+    lines = read(path)
+    assert [line["state"]["load"] for line in lines if line["record"] == "state"] == [
+        {"running": number} for number in range(3)
+    ]
+    [published] = [line["instance"] for line in lines if line["record"] == "instance"]
+    assert published.keys().isdisjoint({"load", "totals", "work_done"})
+    assert main(["explain", "--record", str(path)]) == 0
+
+
+def test_where_every_decision_is_recorded_most_of_what_it_looked_at_is_in_the_file_already(tmp_path: Path) -> None:
+    """`extproc bench records` tells more."""
+    cost = _Scene(20).cost(tmp_path / "d.jsonl", 30, 1.0)
+    assert cost.record_bytes < cost.seen_bytes / 4
+
+
+def test_a_record_of_which_something_was_cut_out_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by `grep`; and one whose rules are gone."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    with recording(path, made) as recorder:
+        ask(made, "r", recorder)
+    lines = path.read_text().splitlines(keepends=True)
+    for kind in ("instance", "state", "profile", "speed"):
+        path.write_text("".join(line for line in lines if not line.startswith(f'{{"record":"{kind}"')))
+        assert main(["explain", "--record", str(path)]) == 2
+        assert "what 'r' looked at is not in the file" in capsys.readouterr().err
+    path.write_text("".join(lines[1:]))
+    assert main(["explain", "--record", str(path)]) == 2
+    assert "the rules of 'r' are not in the file" in capsys.readouterr().err
 
 
 def test_what_would_have_been_by_other_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,8 +206,8 @@ def test_refusals_are_recorded_with_their_reason(tmp_path: Path, capsys: pytest.
     path, made = tmp_path / "d.jsonl", fleet()
     with recording(path, made) as recorder:
         ask(made, "r", recorder, model="unknown")
-    assert [line["record"] for line in read(path)] == ["policy", "decision"]
-    assert read(path)[1]["decided"]["rejected"] == {"a": "model_not_served", "b": "model_not_served"}
+    [line] = decisions(path)
+    assert line["decided"]["rejected"] == {"a": "model_not_served", "b": "model_not_served"}
     assert main(["explain", "--record", str(path)]) == 0
     assert "not routed: model_not_found" in capsys.readouterr().out
 
@@ -156,7 +218,7 @@ def test_only_the_share_is_looked_at(tmp_path: Path) -> None:
     with recording(path, made, share=0.3) as recorder:
         for number in range(200):
             ask(made, f"r{number}", recorder)
-    ids = [line["id"] for line in read(path) if line["record"] == "decision"]
+    ids = [line["id"] for line in decisions(path)]
     assert ids == [f"r{number}" for number in range(200) if drawn(f"r{number}", 0.3)]
     assert 30 < len(ids) < 90
 
@@ -203,7 +265,7 @@ def test_the_file_and_its_older_half_stay_within_their_bound(
     old = tmp_path / "d.jsonl.old"
     assert 50_000 < path.stat().st_size + old.stat().st_size < 110_000
     assert read(old)[0]["record"] == read(path)[0]["record"] == "policy"
-    kept = [line["id"] for line in read(old) if line["record"] == "decision"]
+    kept = [line["id"] for line in decisions(old)]
     assert main(["explain", "--record", str(path), kept[0]]) == 0
     assert main(["explain", "--record", str(path), "r1"]) == 1
     assert "the same choice" in capsys.readouterr().out
@@ -232,7 +294,9 @@ def test_what_a_restart_writes_after_a_line_that_was_cut_off_can_be_read(
     path.write_bytes(b"".join(whole) + (cut * 2).replace(b"\n", b" ")[:left_bytes])
     with recording(path, made) as recorder:
         ask(made, "r2", recorder)
-    assert [line.get("id", "") for line in read(path)] == ["", "r0", "", "r2"]
+    assert [line["id"] for line in decisions(path)] == ["r0", "r2"]
+    numbers = [line["number"] for line in read(path) if "number" in line]
+    assert len(set(numbers)) == len(numbers)
     for name in ("r0", "r2", "last"):
         assert main(["explain", "--record", str(path), name]) == 0
         assert "the same choice" in capsys.readouterr().out
@@ -303,7 +367,7 @@ def test_a_choice_among_models_is_made_again(tmp_path: Path, capsys: pytest.Capt
     )
     with recording(path, made) as recorder:
         ask(made, "r", recorder, model="auto")
-    assert [each["option"]["request"]["model"] for each in read(path)[1]["seen"]["options"]] == ["small", "spare"]
+    assert [each["option"]["request"]["model"] for each in decisions(path)[0]["seen"]["options"]] == ["small", "spare"]
     assert main(["explain", "--record", str(path)]) == 0
     assert "the same choice" in capsys.readouterr().out
 
@@ -336,5 +400,5 @@ def test_a_record_that_has_no_form_in_json_costs_no_other(tmp_path: Path, caplog
     with recording(path, made) as recorder:
         ask(made, "r0", recorder, trace_id="half a character: \ud800")
         ask(made, "r1", recorder)
-    assert [line["id"] for line in read(path) if line["record"] == "decision"] == ["r1"]
+    assert [line["id"] for line in decisions(path)] == ["r1"]
     assert "a decision record was not written" in caplog.text

@@ -13,7 +13,7 @@ from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import IDLE, Work
 from extproc.core.health.slow_start import WINDOW_S
 from extproc.core.models.joint import session_mark
-from extproc.core.replay.seen import BoundsSeen, InstanceSeen, OptionSeen, PolicySeen, Seen, Told, WorkSeen
+from extproc.core.replay.seen import BoundsSeen, InstanceSeen, OptionSeen, PolicySeen, Seen, Sent, Told, WorkSeen
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.option import Option
@@ -83,7 +83,12 @@ def _work(work: Work) -> WorkSeen:
         return _IDLE
     pace = work.pace
     return WorkSeen(
-        tuple([(reservation, work.prefilled_at_s[place]) for place, reservation in work.active.items()]),
+        tuple(
+            [
+                Sent(work.prefilled_at_s[place], each.output_tokens, each.uncached_tokens)
+                for place, each in work.active.items()
+            ]
+        ),
         pace.requests,
         pace.prefill_s,
         _finite(pace.at_s),

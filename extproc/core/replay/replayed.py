@@ -16,7 +16,7 @@ from extproc.core.decide import decide
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.pace import Pace
-from extproc.core.flight.work import IDLE, Work
+from extproc.core.flight.work import IDLE, OURS, Place, Reservation, Work
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.slow_start import WINDOW_S, WarmUps
@@ -29,7 +29,7 @@ from extproc.core.prefixes.recent_prefixes import Chain, RecentPrefixes
 from extproc.core.pricing.loading import Adapters
 from extproc.core.pricing.tail import TtftTail
 from extproc.core.reasons.explanation import Material, material
-from extproc.core.replay.seen import InstanceSeen, OptionSeen, PolicySeen, Seen, WorkSeen
+from extproc.core.replay.seen import InstanceSeen, OptionSeen, PolicySeen, Seen, Sent, WorkSeen
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.tokens.beliefs import Beliefs
@@ -103,10 +103,10 @@ def _asked(seen: OptionSeen) -> Option:
 
 
 def _work_of(seen: WorkSeen) -> Work:
-    places = [(each.router, each.request_id) for each, _ in seen.sent]
+    sent = {(OURS, str(number)): each for number, each in enumerate(seen.sent)}
     return Work(
-        active={place: each for place, (each, _) in zip(places, seen.sent, strict=True)},
-        prefilled_at_s={place: at_s for place, (_, at_s) in zip(places, seen.sent, strict=True)},
+        active={place: _reservation(place, each) for place, each in sent.items()},
+        prefilled_at_s={place: each.prefilled_at_s for place, each in sent.items()},
         pace=Pace(seen.pace_requests, seen.pace_prefill_s, _long_ago(seen.pace_at_s)),
         foreign_running=seen.foreign_running,
         foreign_waiting=seen.foreign_waiting,
@@ -115,6 +115,18 @@ def _work_of(seen: WorkSeen) -> Work:
         booked_prompt_tokens=seen.booked_prompt_tokens,
         held_tokens=seen.held_tokens,
         prefill_free_at_s=seen.prefill_free_at_s,
+    )
+
+
+def _reservation(place: Place, sent: Sent) -> Reservation:
+    """What `core.reasons.retry_after` reads; sums of the rest stand beside it."""
+    return Reservation(
+        request_id=place[1],
+        taken_s=0.0,
+        prefill_s=0.0,
+        prompt_tokens=sent.uncached_tokens,
+        output_tokens=sent.output_tokens,
+        uncached_tokens=sent.uncached_tokens,
     )
 
 

@@ -9,17 +9,24 @@ from __future__ import annotations
 import msgspec
 
 from extproc.core.fleet.zones import Crossing
-from extproc.core.flight.work import Reservation
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.instance import Instance
 from extproc.core.values.option import Option
 
 
+class Sent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of one request in flight, what decisions read."""
+
+    prefilled_at_s: float  # when its prompt will be computed
+    output_tokens: int
+    uncached_tokens: int
+
+
 class WorkSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     """Work in flight on one instance: of `core.flight.work.Work`, what decisions read."""
 
-    sent: tuple[tuple[Reservation, float], ...] = ()  # with when each prompt will be computed
+    sent: tuple[Sent, ...] = ()  # by all routers
     pace_requests: float = 0.0
     pace_prefill_s: float = 0.0
     pace_at_s: float | None = None  # None: nothing was sent yet
@@ -82,8 +89,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     draw: float
     heard_at_s: float | None  # None: nothing was heard of yet
     tail_begins_s: float
-    instances: tuple[InstanceSeen, ...]
     options: tuple[OptionSeen, ...]
+    instances: tuple[InstanceSeen, ...] = ()
     full: tuple[str, ...] = ()
     bounds: BoundsSeen | None = None
 
