@@ -30,6 +30,7 @@ from extproc.observe.record_parts import named, named_by, unpacked
 LAST = "last"
 _DECISION = b'{"record":"decision"'
 _POLICY = b'{"record":"policy"'
+_OURS = f'"format":{FORMAT}}}'.encode()  # the end of a line of rules
 _PART = re.compile(rb'\{"record":"(?:instance|state|profile|speed)","number":(\d+),')
 _EQUAL = 1e-6  # relative; columns that were kept up for long differ in the last digits from those worked out anew
 
@@ -105,15 +106,17 @@ def files(path: Path) -> list[Path]:
 
 
 def _lines(path: Path, wanted: str) -> Iterator[tuple[WrittenLine, bytes]]:
-    """Records that are wanted, each with the line of its rules."""
-    rules, last, text = b"", b"", wanted.encode()
+    """Records that are wanted, each with the line of its rules. Those of other formats are passed over."""
+    rules, last, text, foreign = b"", b"", wanted.encode(), False
     for line in _read(path):
         if line.startswith(_POLICY):
             if last:
                 yield from _wanted(last, path, wanted, rules)
                 last = b""
             rules = line
-        elif not (line.startswith(_DECISION) and line.endswith(b"\n")):  # one that was cut off by a crash
+        elif (rules and not rules.rstrip().endswith(_OURS)) or not (
+            line.startswith(_DECISION) and line.endswith(b"\n")
+        ):
             continue
         elif wanted == LAST:
             last = line
@@ -157,12 +160,9 @@ def _wanted(data: bytes, path: Path, wanted: str, rules: bytes) -> Iterator[tupl
 
 def _decoded(data: bytes, path: Path) -> Written:
     try:
-        line = decoded(data)
+        return decoded(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read, perhaps it is of another version of extproc: {error}") from error
-    if isinstance(line, PolicyLine) and line.format != FORMAT:
-        raise ConfigError(f"{path} has format {line.format}; this extproc reads {FORMAT}")
-    return line
 
 
 def _differences(before: Decided, again: Decided) -> Iterator[str]:

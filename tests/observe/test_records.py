@@ -149,6 +149,18 @@ def test_where_every_decision_is_recorded_most_of_what_it_looked_at_is_in_the_fi
     assert cost.record_bytes < cost.seen_bytes / 4
 
 
+def test_records_of_another_format_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of the extproc before an update, which has written to the same file."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    path.write_text('{"record":"policy","policy":"x","rules":{},"format":1}\n{"record":"decision","id":"r0"}\n')
+    assert main(["explain", "--record", str(path), "last"]) == 1
+    with recording(path, made) as recorder:
+        ask(made, "r1", recorder)
+    for wanted, status in (("last", 0), ("r1", 0), ("r0", 1)):
+        assert main(["explain", "--record", str(path), wanted]) == status
+    assert "the same choice" in capsys.readouterr().out
+
+
 def test_a_record_of_which_something_was_cut_out_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As by `grep`; and one whose rules are gone."""
     path, made = tmp_path / "d.jsonl", fleet()
