@@ -48,6 +48,10 @@ class Observer:
         metrics.add(self.phases.spread)
         self.also: list[Callable[[Exchange, Reply, float], None]] = []
         """Told of each reply too that ends a request's course, with the seconds that it took."""
+        self.also_finished: list[Callable[[Outcome, Served | None], None]] = []
+        """Told of each outcome too."""
+        self.mark: Callable[[Exchange, RouteTo, float], RouteTo] | None = None
+        """Asked of each reply that routes before it is sent: what it adds to the features comes with the outcome."""
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
         """One message was answered in `took_s` seconds."""
@@ -121,6 +125,8 @@ class Observer:
         if self._tally is not None:
             self._tally.ended(outcome)
         self._recent.finish(outcome)
+        for tell in self.also_finished:
+            tell(outcome, served)
 
     def page(self) -> bytes:
         """The page that Prometheus scrapes."""

@@ -113,10 +113,8 @@ def _lines(path: Path, wanted: str) -> Iterator[tuple[WrittenLine, bytes]]:
             if last:
                 yield from _wanted(last, path, wanted, rules)
                 last = b""
-            rules = line
-        elif (rules and not rules.rstrip().endswith(_OURS)) or not (
-            line.startswith(_DECISION) and line.endswith(b"\n")
-        ):
+            rules, foreign = line, not line.rstrip().endswith(_OURS)
+        elif foreign or not (line.startswith(_DECISION) and line.endswith(b"\n")):  # the latter: cut off by a crash
             continue
         elif wanted == LAST:
             last = line

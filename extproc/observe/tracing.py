@@ -1,4 +1,7 @@
-"""One OpenTelemetry span for each decision, as a child of the trace that Envoy's request belongs to.
+"""OpenTelemetry spans: one for each decision, in the trace that Envoy's request belongs to, and under it its outcome's.
+
+The outcome comes later, from Envoy's access log and to any router. The decision's span rides with the features until
+then, so that nothing is kept here, and an outcome has a span if its decision had one.
 
 The only importer of `opentelemetry`, and imported only where tracing is on. Spans are sent by the SDK's own thread from
 a bounded queue: a collector that is slow or gone costs spans, and no request waits for it. They go as JSON: protobuf's
@@ -11,22 +14,35 @@ import asyncio
 import re
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from urllib.parse import urlsplit
 
+import msgspec
 from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 
 from extproc import __version__
+from extproc.core.reasons.measured import Served
+from extproc.core.values.outcome import Outcome
 from extproc.errors import ConfigError
-from extproc.observe.decided import decided
+from extproc.observe.decided import Told, decided
+from extproc.observe.finished import failed, finished
 from extproc.observe.settings import TracingSettings
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Reply
+from extproc.stream.messages import Reply, RouteTo
 
 # https://www.w3.org/TR/trace-context/#traceparent-header: later versions may append fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -76,15 +92,45 @@ class Tracing:
         ending.start()
         await asyncio.to_thread(ending.join, _END_S)
 
+    def routed(self, exchange: Exchange, reply: RouteTo, took_s: float) -> RouteTo:
+        """A request is about to be routed: its span ends now, and its features name it if it is recorded."""
+        span = self._decided(exchange, reply, took_s)
+        if span is None:
+            return reply
+        return replace(reply, features=msgspec.structs.replace(reply.features, trace=_named(span.get_span_context())))
+
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
-        """A request was answered: its span ends now."""
+        """A request was answered; unless it was routed its span ends now."""
+        if not isinstance(reply, RouteTo):
+            self._decided(exchange, reply, took_s)
+
+    def finished(self, outcome: Outcome, served: Served | None) -> None:
+        """A request has ended: its span is as long as it was, on Envoy's clock."""
+        features = outcome.features
+        parent = parent_of(features.trace) if features is not None else None
+        if features is None or parent is None:
+            return
+        begin_s = time.time() - outcome.duration_s if outcome.started_s is None else outcome.started_s
+        span = self._tracer.start_span(
+            "extproc outcome",
+            set_span_in_context(NonRecordingSpan(parent)),
+            SpanKind.INTERNAL,
+            attributes=_attributes(finished(features, outcome, served)),
+            start_time=round(1e9 * begin_s),
+        )
+        if failed(outcome):
+            span.set_status(StatusCode.ERROR)
+        span.end(round(1e9 * (begin_s + outcome.duration_s)))
+
+    def _decided(self, exchange: Exchange, reply: Reply, took_s: float) -> Span | None:
+        """The span of a decision, which has ended; None if it is not recorded."""
         parent = parent_of(exchange.trace_parent)
         if parent is None:
             if not self._share:
-                return
+                return None
             context = None
         elif not parent.trace_flags & _SAMPLED:
-            return
+            return None
         else:
             context = set_span_in_context(NonRecordingSpan(parent))
         end_ns = time.time_ns()
@@ -94,10 +140,20 @@ class Tracing:
             SpanKind.SERVER,
             start_time=end_ns - round(1e9 * (took_s + (exchange.held_s or 0.0))),
         )
-        if span.is_recording():
-            told = decided(exchange, reply)
-            span.set_attributes({f"extproc.{name}": value for name, value in told.items()})
+        if not span.is_recording():
+            return None
+        span.set_attributes(_attributes(decided(exchange, reply)))
         span.end(end_ns)
+        return span
+
+
+def _attributes(told: Told) -> Told:
+    return {f"extproc.{name}": value for name, value in told.items()}
+
+
+def _named(span: SpanContext) -> str:
+    """A span as W3C's `traceparent`."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
 def parent_of(traceparent: str) -> SpanContext | None:

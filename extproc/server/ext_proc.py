@@ -242,11 +242,15 @@ class ExtProc:
 
     def _encoded(self, exchange: Exchange, replies: Replies, began_s: float, watch: Stopwatch) -> Iterator[bytes]:
         shell, encodes_at_s = self._shell, self._shell.clock()
-        for reply in replies:
-            answer = wire.encode_reply(reply, shell.cluster_header)
-            if isinstance(reply, Continue):  # most of them: nothing has come of it
-                yield answer
+        mark = shell.observer.mark
+        for each in replies:
+            if isinstance(each, Continue):  # most of them: nothing has come of it
+                yield wire.encode_reply(each, shell.cluster_header)
                 continue
+            reply = (
+                each if mark is None or not isinstance(each, RouteTo) else mark(exchange, each, encodes_at_s - began_s)
+            )
+            answer = wire.encode_reply(reply, shell.cluster_header)
             encoded_at_s = shell.clock()
             if isinstance(reply, RouteTo | Answer | PassOn):
                 shell.observer.phases.add(watch, encoded_at_s - encodes_at_s)

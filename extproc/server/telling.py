@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from extproc.adapters.redis_link import Link
 from extproc.config import ServeSettings
@@ -23,7 +23,10 @@ from extproc.observe.recorder import Recorder
 from extproc.observe.redis_metrics import RedisCalls
 from extproc.observe.settings import RecordSettings
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Reply
+from extproc.stream.messages import Reply, RouteTo
+
+if TYPE_CHECKING:
+    from extproc.observe.tracing import Tracing
 
 _Told = ParamSpec("_Told")
 
@@ -46,7 +49,7 @@ async def telling(
 
             name = secrets.token_hex(4) if settings.worker is None else f"worker-{settings.worker.number}"
             tracing = await stack.enter_async_context(Tracing(settings.tracing, name))
-            observer.also.append(guarded(tracing.replied))
+            trace(observer, tracing)
         if settings.records is not None:
             records = _of_worker(settings.records, settings)
             file = stack.enter_context(RecordFile(records.path, records.most_bytes))
@@ -55,6 +58,13 @@ async def telling(
             observer.also.append(guarded(partial(_recorded, recorder)))
             metrics.add(RecordCollector(recorder, file))
         yield
+
+
+def trace(observer: Observer, tracing: Tracing) -> None:
+    """Have decisions and their outcomes told to the tracer."""
+    observer.mark = partial(_marked, tracing.routed)
+    observer.also.append(guarded(tracing.replied))
+    observer.also_finished.append(guarded(tracing.finished))
 
 
 def guarded(tell: Callable[_Told, None]) -> Callable[_Told, None]:
@@ -67,6 +77,17 @@ def guarded(tell: Callable[_Told, None]) -> Callable[_Told, None]:
             log.exception("a decision could not be told of")
 
     return guard
+
+
+def _marked(
+    mark: Callable[[Exchange, RouteTo, float], RouteTo], exchange: Exchange, reply: RouteTo, took_s: float
+) -> RouteTo:
+    """What a reply becomes; the same if there is a fault."""
+    try:
+        return mark(exchange, reply, took_s)
+    except Exception:
+        log.exception("a decision could not be told of")
+        return reply
 
 
 def _of_worker(records: RecordSettings, settings: ServeSettings) -> RecordSettings:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
+from extproc.core.values.outcome import Outcome
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of
 from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.telling import trace
+from extproc.server.views import served
 from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance, router
@@ -55,12 +61,14 @@ async def test_a_decision_is_part_of_the_trace_that_envoy_sends_on_to_the_engine
     async with Receiver() as receiver, AsyncExitStack() as stack:
         engine = await stack.enter_async_context(running_engine(ScriptedEngine("a")))
         made = router(instance("a", address=f"{HOST}:{engine.port}", cluster="pool"))
-        observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+        observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})), partial(served, made))
         tracing = Tracing(TracingSettings(endpoint=receiver.url, share=0.0), "test")
         rules = Rules(traces=True)
         service = Service(Shell(made, observer, time.monotonic, lambda: 0.5, "x-upstream-cluster", rules))
+        outcomes: list[Outcome] = []
         async with tracing:
-            observer.also.append(tracing.replied)
+            trace(observer, tracing)
+            observer.also_finished.append(lambda outcome, _: outcomes.append(outcome))
             port = service.bind((HOST, 0))
             stack.push_async_callback(service.stop, 0.0)
             await service.start()
@@ -83,11 +91,28 @@ async def test_a_decision_is_part_of_the_trace_that_envoy_sends_on_to_the_engine
                 header = f"traceparent: 00-{TRACE}-{SPAN}-{flags}\r\n" if flags else ""
                 status, _, _ = await raw(settings.listen[1], "POST", PATH, header, CHAT)
                 assert status == 200
+
+            async def ended() -> int:
+                return len(outcomes)
+
+            await eventually(ended, lambda value: value >= 3, 30.0)
         sent = [parent_of(headers["traceparent"]) for _, _, headers, *_ in engine.seen]
-        spans = [span for span in receiver.spans if span.service == "extproc"]
+        spans = [span for span in receiver.spans if span.name == "extproc decide"]
         assert None not in sent
         assert [span.trace for span in spans] == [format(each.trace_id, "032x") for each in sent[:2] if each]
         assert spans[1].trace == TRACE
         # The parent is neither the client's span nor the one that goes to the engine: it is Envoy's call to us.
         others = {format(each.span_id, "016x") for each in sent if each}
         assert not {span.parent for span in spans} & {SPAN, "", *others}
+        # What became of it came by Envoy's access log, and stands under the decision.
+        ends = {span.parent: span for span in receiver.spans if span.name == "extproc outcome"}
+        assert ends.keys() == {span.span for span in spans}
+        for span in spans:
+            end = ends[span.span]
+            assert (end.trace, end.attributes["extproc.instance"], end.attributes["extproc.attempts"]) == (
+                span.trace,
+                "a",
+                1,
+            )
+            assert end.attributes["extproc.predicted.ttft_s"] == span.attributes["extproc.predicted.ttft_s"]
+            assert end.took_s == pytest.approx(end.attributes["extproc.duration_s"], abs=1e-3)

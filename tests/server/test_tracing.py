@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -14,16 +15,20 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 import extproc
 from extproc.cli import main
+from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
+from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of, url_of
 from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
-from extproc.server.telling import guarded
+from extproc.server.telling import guarded, trace
+from extproc.stream.exchange import Exchange
+from extproc.stream.messages import RouteTo
 from extproc.stream.rules import Rules
-from tests.core.builders import MODEL, instance, router
+from tests.core.builders import MODEL, features, instance, router
 from tests.otlp_receiver import Receiver
 from tests.server.test_service import body, headers
 
@@ -38,7 +43,7 @@ async def traced(made: Router, url: str, share: float = 0.0) -> AsyncIterator[gr
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     service = Service(Shell(made, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", Rules(traces=True)))
     async with Tracing(TracingSettings(endpoint=url, share=share), "test") as tracing:
-        observer.also.append(tracing.replied)
+        trace(observer, tracing)
         port = service.bind(("127.0.0.1", 0))
         await service.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -106,6 +111,97 @@ async def test_what_the_caller_samples_is_traced(
         async with traced(router(instance("a")), receiver.url, share) as channel:
             await ask(channel, traceparent, of_call)
         assert [span.parent for span in receiver.spans] == parents
+
+
+async def test_an_outcome_is_a_span_under_its_decision_whoever_hears_of_it() -> None:
+    """What was predicted beside what came; nothing is kept here until then, so that any router can tell."""
+    async with Receiver() as receiver:
+        async with Tracing(TracingSettings(endpoint=receiver.url, share=0.0), "decides") as here:
+            reply = here.routed(decided_exchange(SAMPLED), a_route(), 0.001)
+        async with Tracing(TracingSettings(endpoint=receiver.url, share=0.0), "hears") as there:
+            there.finished(an_outcome(reply.features), Served("a@1", "h100"))
+        decision, end = receiver.spans
+    assert (end.name, end.trace, end.parent) == ("extproc outcome", TRACE, decision.span)
+    assert end.took_s == pytest.approx(3.0)
+    told = {name.removeprefix("extproc."): value for name, value in end.attributes.items()}
+    assert (told["instance"], told["chosen"], told["attempts"], told["status"]) == ("a", "a", 1, 200)
+    assert (told["ttft_s"], told["predicted.ttft_s"]) == (pytest.approx(0.9), reply.features.ttft_s)
+    assert told["ttft_ratio"] == pytest.approx(0.9 / reply.features.ttft_s)
+    assert told["tpot_s"] == pytest.approx(2.0 / 20)
+    assert (told["output_tokens"], told["predicted.output_tokens"]) == (21, reply.features.output_tokens)
+    assert "cached_tokens" not in told  # the engine did not tell
+
+
+@pytest.mark.parametrize(("traceparent", "share"), [(NOT_SAMPLED, 1.0), ("", 0.0), ("nonsense", 0.0)])
+async def test_the_outcome_of_a_decision_without_a_span_has_none(traceparent: str, share: float) -> None:
+    async with Receiver() as receiver:
+        async with Tracing(TracingSettings(endpoint=receiver.url, share=share), "test") as tracing:
+            reply = tracing.routed(decided_exchange(traceparent), a_route(), 0.001)
+            assert reply == a_route()
+            tracing.finished(an_outcome(reply.features), None)
+        assert not receiver.spans
+
+
+async def test_an_outcome_of_a_request_that_began_its_own_trace_stands_in_that() -> None:
+    """One that was retried and failed in the end is marked, and says who answered last."""
+    async with Receiver() as receiver:
+        async with Tracing(TracingSettings(endpoint=receiver.url, share=1.0), "test") as tracing:
+            reply = tracing.routed(decided_exchange(""), a_route(), 0.001)
+            failed = replace(an_outcome(reply.features), status=503, attempts=2, flags=("upstream_overflow",))
+            tracing.finished(failed, Served("b@1", "h100"))
+        decision, end = receiver.spans
+    assert (end.trace, end.parent, decision.parent) == (decision.trace, decision.span, "")
+    told = {name.removeprefix("extproc."): value for name, value in end.attributes.items()}
+    assert (told["instance"], told["chosen"], told["attempts"], told["flags"]) == ("b", "a", 2, "upstream_overflow")
+    assert "ttft_ratio" not in told  # something else was timed than what was predicted
+
+
+async def test_nothing_is_asked_of_a_reply_where_nobody_traces() -> None:
+    """The features are those of the router, with an empty word in the place of a span."""
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    assert observer.mark is None
+    assert observer.also == observer.also_finished == []
+    assert a_route().features.trace == ""
+
+
+async def test_a_fault_of_the_tracer_changes_no_reply() -> None:
+    class Broken:
+        def routed(self, *_: object) -> RouteTo:
+            raise ValueError
+
+        replied = finished = routed
+
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    trace(observer, cast(Tracing, Broken()))
+    assert observer.mark is not None
+    assert observer.mark(decided_exchange(SAMPLED), a_route(), 0.0) == a_route()
+
+
+def decided_exchange(traceparent: str) -> Exchange:
+    exchange = Exchange(router(instance("a")), "r", Rules(traces=True))
+    exchange.trace_parent = traceparent
+    return exchange
+
+
+def a_route() -> RouteTo:
+    return RouteTo("pool", ("127.0.0.1:1",), features(request_id="r", instance_key="a@1", ttft_s=0.5))
+
+
+def an_outcome(believed: Features) -> Outcome:
+    return Outcome(
+        features=believed,
+        address="127.0.0.1:1",
+        status=200,
+        flags=(),
+        attempts=1,
+        duration_s=3.0,
+        ttft_s=1.0,
+        routing_s=0.1,
+        prompt_tokens=100,
+        completion_tokens=21,
+        cached_tokens=None,
+        started_s=1e9,
+    )
 
 
 async def test_a_collector_that_is_gone_costs_spans_and_no_request(monkeypatch: pytest.MonkeyPatch) -> None:

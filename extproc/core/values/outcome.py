@@ -44,6 +44,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     request_class: str = ""  # of `core.values.request.RequestClass`; "": not told
     shadow_key: str = ""  # of the instance that would have been chosen; "": the request was not in shadow
     shadow_ttft_s: float = 0.0  # predicted there
+    trace: str = ""  # W3C `traceparent` of the decision's span, if it has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
