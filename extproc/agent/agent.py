@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from extproc.adapters.http_client import HttpClient
 from extproc.adapters.kv_log import KvLog
 from extproc.agent.backend import unknown_hardware
-from extproc.agent.host import HostReader
 from extproc.agent.publisher import Ending, Publisher, Surroundings
 from extproc.agent.recall import LastRecords
 from extproc.agent.starts_file import StartsFile
@@ -26,19 +26,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("extproc.agent")
 
 
-async def run_agent(
-    source: Source,
-    registry: Registry,
-    stopping: asyncio.Event,
-    settings: AgentSettings,
-    *,
-    read_again: asyncio.Event | None = None,
-) -> None:
-    """Publish all backends of `source` until `stopping` is set; then drain them or not, as `settings` say.
+@dataclass(slots=True)
+class Orders:
+    """What an agent is to do; `changed` is set where that is another, or where the source is to be read at once."""
 
-    `read_again` makes the source be read at once (SIGHUP).
-    """
-    again = read_again or asyncio.Event()
+    source: Source
+    settings: AgentSettings
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, source: Source, settings: AgentSettings) -> None:
+        """Do something else from now on."""
+        self.source, self.settings = source, settings
+        self.changed.set()
+
+
+async def run_agent(orders: Orders, registry: Registry, stopping: asyncio.Event) -> None:
+    """Publish all backends of the source until `stopping` is set; then drain them or not, as the settings say."""
+    settings = orders.settings
     starts_file = StartsFile(settings.state_file)
     # No common limit of connections: backends that stall would keep the others from being looked at.
     unlimited = HttpClient(timeout_s=max(1.0, 2 * settings.period_s), connections=0)
@@ -49,18 +53,20 @@ async def run_agent(
             LastRecords(registry),
             starts_file.load(),
             starts_file,
-            HostReader() if settings.host_pressure else None,
+            None,
             KvLog(registry.link, registry.base),
             settings,
         )
         crew = _Crew(around, group)
         while not stopping.is_set():
+            around.use(orders.settings)
+            source = orders.source
             backends = await source.read()
             if backends is not None:
                 crew.become(backends)
-            await _either(stopping, again, source.every_s)
-            again.clear()
-        crew.end(Ending.DRAIN if settings.drain_on_stop else Ending.STAY)
+            await _either(stopping, orders.changed, source.every_s)
+            orders.changed.clear()
+        crew.end(Ending.DRAIN if orders.settings.drain_on_stop else Ending.STAY)
 
 
 class _Crew:

@@ -30,6 +30,11 @@ class Pace:
         self._same = 0  # looks in a row that found nothing new
         self.period_s = periods.shortest_s
 
+    def use(self, periods: Periods) -> None:
+        """Keep to other bounds from the next look on."""
+        self._periods = periods
+        self.period_s = min(self.period_s, periods.longest_s)
+
     def after(self, lifecycle: Lifecycle, load: Load) -> float:
         """Take what a look found and return the seconds until the next, before any jitter."""
         periods = self._periods

@@ -15,6 +15,7 @@ from extproc.adapters.engines.reading import Reading
 from extproc.agent.batch_limit import BatchLimit
 from extproc.agent.cold_starts import ColdStarts, Kind, Start, outlook
 from extproc.agent.facts import Moment, merge, recalled, record
+from extproc.agent.host import HostReader
 from extproc.agent.kv_writer import KvWriter
 from extproc.agent.lifecycle import LifecycleTracker, Standing
 from extproc.agent.pace import Pace
@@ -45,9 +46,12 @@ class Ending(StrEnum):
     STOP = "no longer among its agent's backends"  # Stopped at once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
-    """What all publishers of an agent share. `host` is None if the agent does not speak for its machine."""
+    """What all publishers of an agent share. `host` is None if the agent does not speak for its machine.
+
+    `settings` may become others.
+    """
 
     client: HttpClient
     registry: Registry
@@ -57,6 +61,12 @@ class Surroundings:
     host: HostReader | None
     kv_log: KvLog
     settings: AgentSettings
+
+    def use(self, settings: AgentSettings) -> None:
+        """Go by these from now on."""
+        self.settings = settings
+        if settings.host_pressure != (self.host is not None):
+            self.host = HostReader() if settings.host_pressure else None
 
 
 class Publisher:
@@ -104,6 +114,7 @@ class Publisher:
                 if self._leaving.is_set():
                     break
                 await self._publish()
+            self._pace.use(self._around.settings.periods)
             period_s = self._pace.after(self._tracker.standing().lifecycle, self._facts.load)
             jitter = self._around.settings.jitter
             pause_s = period_s * random.uniform(1 - jitter, 1 + jitter)

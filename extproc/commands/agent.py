@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +16,18 @@ import uvloop
 from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.registry import Registry
-from extproc.agent.agent import run_agent
+from extproc.agent.agent import Orders, run_agent
 from extproc.agent.backend import Backend, KvEvents
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
+from extproc.config_file.reload import Reload, changed
 from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
+from extproc.server.tasks import begin, end
 
 if TYPE_CHECKING:
     from extproc.agent.sources import Source
@@ -33,6 +38,7 @@ EXAMPLE = """extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware
   extproc agent --backends-dns http://vllm.models.svc:8000 --hardware h100_sxm"""
 
 _FOR_ONE = ("id", "address")
+_NOT_LIVE = frozenset({"agent.state", "agent.log_level", "agent.log_format"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,8 +161,26 @@ def _add_pace(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """All of a command line and of the files that it names, as far as it can change."""
+
+    source: Source = field(compare=False)
+    settings: AgentSettings
+    said: Mapping[str, str]  # all flags by their keys, to tell which have changed
+
+
 def run(args: argparse.Namespace) -> int:
     """Publish until SIGTERM or SIGINT, then drain or not."""
+    told = _told(args)
+    from extproc.observe.logs import configure
+
+    configure(log_settings(args))
+    uvloop.run(_run(told, args))
+    return 0
+
+
+def _told(args: argparse.Namespace) -> _Told:
     facts = _facts(args)
     single = _single(args, facts)
     local = single is not None and single.is_local
@@ -170,22 +194,40 @@ def run(args: argparse.Namespace) -> int:
         host_pressure=local if args.host_pressure is None else args.host_pressure,
         state_file=args.state_file,
     )
-    source = _source(args, facts)
-    from extproc.observe.logs import configure
-
-    configure(log_settings(args))
-    uvloop.run(_run(source, settings, args))
-    return 0
+    return _Told(_source(args, facts), settings, {key: repr(value) for key, value in args.said.items()})
 
 
-async def _run(source: Source, settings: AgentSettings, args: argparse.Namespace) -> None:
-    stopping, read_again = asyncio.Event(), asyncio.Event()
+def in_force(old: _Told, new: _Told) -> tuple[_Told, tuple[str, ...]]:
+    """What of new settings an agent that runs can take, and the keys of what it cannot."""
+    later = [key for key in changed(old.said, new.said) if key in _NOT_LIVE or not key.startswith("agent.")]
+    said = {**new.said, **{key: old.said[key] for key in later if key in old.said}}
+    return _Told(new.source, replace(new.settings, state_file=old.settings.state_file), said), tuple(later)
+
+
+async def _run(told: _Told, args: argparse.Namespace) -> None:
+    stopping, orders = asyncio.Event(), Orders(told.source, told.settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, read_again.set)
-    async with Registry(redis_settings(args), args.fleet) as registry:
-        await run_agent(source, registry, stopping, settings, read_again=read_again)
+    loop.add_signal_handler(signal.SIGHUP, orders.changed.set)
+    tasks = []
+    if args.config is not None:
+        news = Reload(told, lambda: _again(args.arguments), in_force, args.config, logging.getLogger("extproc.agent"))
+        tasks.append(begin("settings", news.run(lambda new: orders.take(new.source, new.settings))))
+    try:
+        async with Registry(redis_settings(args), args.fleet) as registry:
+            await run_agent(orders, registry, stopping)
+    finally:
+        await end(tasks)
+
+
+def _again(arguments: Sequence[str]) -> _Told:
+    from extproc.cli import parse_arguments
+
+    try:
+        return _told(parse_arguments(arguments))
+    except SystemExit:  # as where neither the command line nor the file names a backend any more
+        raise ConfigError("no backend is given: use backend, backends or backends_dns in the section agent") from None
 
 
 def _facts(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 from typing import TYPE_CHECKING
 
 from extproc.addresses import parse_endpoint
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--json goes with --once; while it runs, GET /recommendations is JSON")
     settings = _settings(args)
     from extproc.scaling_service.pages import shown
-    from extproc.scaling_service.run import look_once, run_autoscale
+    from extproc.scaling_service.run import in_force, look_once, run_autoscale
 
     if args.once:
         word = asyncio.run(look_once(settings))
@@ -114,10 +115,21 @@ def run(args: argparse.Namespace) -> int:
         return 0
     import uvloop
 
+    from extproc.cli import parse_arguments
+    from extproc.config_file.reload import Reload
     from extproc.observe.logs import configure
 
     configure(log_settings(args))
-    uvloop.run(run_autoscale(settings))
+    news = None
+    if args.config is not None:
+        news = Reload(
+            settings,
+            lambda: _settings(parse_arguments(args.arguments)),
+            in_force,
+            args.config,
+            logging.getLogger("extproc.autoscale"),
+        )
+    uvloop.run(run_autoscale(settings, news))
     return 0
 
 
@@ -150,4 +162,5 @@ def _settings(args: argparse.Namespace) -> AutoscaleSettings:
         dry_run=args.dry_run or args.once,
         lease_s=args.lease_s,
         settle_s=args.settle_s,
+        said={key: repr(value) for key, value in args.said.items()},
     )

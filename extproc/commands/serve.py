@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 
 from extproc.addresses import parse_endpoint
@@ -183,14 +184,21 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from extproc.cli import parse_arguments
+    from extproc.config_file.reload import Reload
     from extproc.observe.logs import configure
-    from extproc.server.reload import Reload
+    from extproc.server.reload import in_force
 
     configure(log_settings(args))
     settings = serve_settings(args)
     news = None
     if args.config is not None:
-        news = Reload(settings, lambda: serve_settings(parse_arguments(args.arguments)), args.config)
+        news = Reload(
+            settings,
+            lambda: serve_settings(parse_arguments(args.arguments)),
+            in_force,
+            args.config,
+            logging.getLogger("extproc.serve"),
+        )
     if settings.workers > 1:
         from extproc.server.workers import supervise
 

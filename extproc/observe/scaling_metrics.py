@@ -45,6 +45,10 @@ class ScalingMetrics:
             registry=self._registry,
         )
 
+    def add(self, collector: Collector) -> None:
+        """Show more on the page."""
+        self._registry.register(collector)
+
     def looked(self, took_s: float) -> None:
         """A look was made, which took this long."""
         self._look.observe(took_s)

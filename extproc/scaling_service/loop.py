@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from extproc.adapters.leader import Leader
     from extproc.adapters.scaling_memory import ScalingMemory
     from extproc.core.fleet.fleet import Fleet
+    from extproc.core.pricing.classes import ClassPolicy
     from extproc.core.scaling.recommendation import Recommendation
     from extproc.core.scaling.rules import ScalingRules
     from extproc.core.scaling.scaler import Scaler
@@ -55,9 +56,10 @@ class Role(StrEnum):
 class Parts:
     """What the loop works with. Without a `leader` it never leads, and looks for itself alone."""
 
-    rules: ScalingRules
+    rules: ScalingRules  # to begin with
+    classes: ClassPolicy
     sights: Sights
-    new_scaler: Callable[[], Scaler]
+    new_scaler: Callable[[ScalingRules, ClassPolicy], Scaler]
     fleet: Fleet
     memory: ScalingMemory
     leader: Leader | None
@@ -84,7 +86,9 @@ class Loop:
         self._settle_s = settle_s
         self.changed: Callable[[], None] = lambda: None
         """Called after each turn."""
-        self._scaler = parts.new_scaler()
+        self._rules, self._classes = parts.rules, parts.classes
+        self._new: tuple[ScalingRules, ClassPolicy] | None = None  # from the next turn on
+        self._scaler = parts.new_scaler(parts.rules, parts.classes)
         self._journal = Journal()
         self._written = b""  # the journal, as Redis has it
         self._written_under: int | None = None  # the number under which we wrote last
@@ -102,6 +106,15 @@ class Loop:
         self.turned_at_s = time.monotonic()
         """When the last turn ended, on the monotonic clock."""
 
+    @property
+    def tick_s(self) -> float:
+        """Seconds between two turns."""
+        return self._rules.tick_s
+
+    def use(self, rules: ScalingRules, classes: ClassPolicy) -> None:
+        """Go by other rules from the next turn on: one that is under way has looked by those of before."""
+        self._new = rules, classes
+
     def latest(self) -> Mapping[str, Recommendation]:
         """What was recommended last, by pool."""
         return {each.pool: each for each in self.word.recommendations} if self.word else {}
@@ -115,12 +128,11 @@ class Loop:
         return 0.0 if self.word is None else self.word.at_s + time.monotonic() - self._word_at_s
 
     async def run(self) -> NoReturn:
-        """Turn every `rules.tick_s` until cancelled; what goes wrong is logged when it begins and when it is over."""
-        tick_s = self._parts.rules.tick_s
+        """Turn every `tick_s` until cancelled; what goes wrong is logged when it begins and when it is over."""
         while True:
             began_s = time.monotonic()
             await self.try_turn()
-            await asyncio.sleep(max(0.05, began_s + tick_s - time.monotonic()))
+            await asyncio.sleep(max(0.05, began_s + self.tick_s - time.monotonic()))
 
     async def try_turn(self) -> None:
         """One turn as `turn` has it; nothing is done where it fails."""
@@ -145,6 +157,7 @@ class Loop:
 
     async def turn(self) -> None:
         """Look and act, or read what the leader has told. Raises RegistryError."""
+        self._renew()
         leader = self._parts.leader
         fence = None if leader is None else leader.fence
         if leader is not None and fence is None:
@@ -163,6 +176,13 @@ class Loop:
             self._settled_at_s, self._remember_at_s = float("inf"), float("-inf")
         await self._lead(fence)
 
+    def _renew(self) -> None:
+        if self._new is None:
+            return
+        (self._rules, self._classes), self._new = self._new, None
+        self._parts.sights.use(self._rules)
+        self._scaler.use(self._rules, self._classes)
+
     async def look(self) -> Word:
         """Look once, and do nothing about it. Raises RegistryError."""
         _, word = await self._looked()
@@ -177,7 +197,7 @@ class Loop:
         if memory is None or (self._written_under is not None and memory.fence <= self._written_under):
             return
         self._journal = memory.journal
-        self._scaler = self._parts.new_scaler()
+        self._scaler = self._parts.new_scaler(self._rules, self._classes)
         if memory.scaler:
             self._scaler.load(memory.scaler, time.time())
 

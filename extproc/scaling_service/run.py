@@ -9,9 +9,9 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.http_client import HttpClient
@@ -21,12 +21,14 @@ from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory
 from extproc.adapters.webhook import Target, Webhook
 from extproc.addresses import Access, Endpoint, TlsFiles, UnixSocket
+from extproc.config_file.reload import Reload, changed
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.rules import ScalingRules
 from extproc.core.scaling.scaler import LOOK_S, Scaler
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import RegistryError
+from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.scaling_metrics import ScalingMetrics
 from extproc.scaling_service import pages as own_pages
 from extproc.scaling_service.doing import Doing
@@ -76,6 +78,7 @@ class AutoscaleSettings:
     dry_run: bool = False
     lease_s: float = LEASE_S
     settle_s: float = SETTLE_S
+    said: Mapping[str, str] = field(default_factory=dict)  # all flags by their keys, to tell which have changed
 
     @property
     def acts(self) -> bool:
@@ -83,8 +86,16 @@ class AutoscaleSettings:
         return not self.dry_run and bool(self.command or self.webhook or self.drains)
 
 
-async def run_autoscale(settings: AutoscaleSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError if an address cannot be listened on."""
+def in_force(old: AutoscaleSettings, new: AutoscaleSettings) -> tuple[AutoscaleSettings, tuple[str, ...]]:
+    """What of new settings an autoscaler that runs can take, its rules, and the keys of what it cannot: its flags."""
+    return replace(old, rules=new.rules, classes=new.classes), tuple(changed(old.said, new.said))
+
+
+async def run_autoscale(settings: AutoscaleSettings, news: Reload[AutoscaleSettings] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError if an address cannot be listened on.
+
+    `news` has other settings while it serves.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -96,7 +107,7 @@ async def run_autoscale(settings: AutoscaleSettings) -> None:
         pages = own_pages.Pages(
             made.metrics.page,
             lambda: own_pages.status(made.loop, made.leader, settings.fleet),
-            lambda: own_pages.alive(made.loop, settings.rules.tick_s),
+            lambda: own_pages.alive(made.loop, made.loop.tick_s),
         )
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -117,6 +128,9 @@ async def run_autoscale(settings: AutoscaleSettings) -> None:
                 tasks.append(begin("leader", made.leader.run()))
             turning = begin("autoscaler", _turning(made.loop, synced))
             tasks.append(turning)
+            if news is not None:
+                made.metrics.add(ConfigCollector(news.counts))
+                tasks.append(begin("settings", news.run(made.use)))
             await stop.wait()
             await end([turning])
             await made.farewell()
@@ -170,8 +184,9 @@ class _Made:
         self.metrics = ScalingMetrics(lambda: own_pages.gauges(self.loop, self.fleet, self.doing, webhook))
         parts = Parts(
             rules=settings.rules,
+            classes=settings.classes,
             sights=Sights(settings.rules, registry, self.fleet, settings.speed_priors),
-            new_scaler=lambda: Scaler(settings.rules, settings.classes),
+            new_scaler=Scaler,
             fleet=self.fleet,
             memory=ScalingMemory(link, base),
             leader=self.leader,
@@ -181,6 +196,10 @@ class _Made:
             acts=settings.acts,
         )
         self.loop = Loop(parts, self._name, about, settle_s=settings.settle_s)
+
+    def use(self, settings: AutoscaleSettings) -> None:
+        """Go by what of other settings can be taken (`in_force`)."""
+        self.loop.use(settings.rules, settings.classes)
 
     async def farewell(self) -> None:
         """Let what was begun come to its end, and leave everything to the next leader."""

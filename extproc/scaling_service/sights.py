@@ -86,6 +86,10 @@ class Sights:
         self._model_starts_s: dict[str, tuple[float, ...]] = {}  # by model
         self._warm_tokens: dict[str, float] = {}  # by instance id
 
+    def use(self, rules: ScalingRules) -> None:
+        """Go by other rules from the next look on."""
+        self._rules = rules
+
     async def look(self, journal: Journal) -> Seen:
         """Look once. Raises RegistryError."""
         instances = tuple(member.instance for member in self._fleet.members())

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from extproc.adapters.registry import Registry
-from extproc.agent.agent import run_agent
+from extproc.agent.agent import Orders, run_agent
 from extproc.agent.backend import Backend
 from extproc.agent.settings import AgentSettings
 from extproc.agent.sources import Source, given
@@ -76,7 +76,7 @@ async def agent(
     stopping = asyncio.Event()
     told = AgentSettings(**{"period_s": PERIOD_S, "grace_s": 0, **settings})
     async with Registry(server.url) as registry:
-        task = asyncio.create_task(run_agent(source, registry, stopping, told, read_again=again))
+        task = asyncio.create_task(run_agent(Orders(source, told, again or asyncio.Event()), registry, stopping))
         try:
             yield stopping
         finally:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from extproc.config_file.reload import ReloadCounts
 from extproc.core.fleet.degradation import Rung
 from extproc.core.limits.counts import LimitCounts
 from extproc.core.reasons.measured import Served
@@ -18,7 +19,7 @@ from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Lifecycle, Totals
 from extproc.core.values.request import RequestClass
 from extproc.observe.cold_metrics import ColdCollector, ColdCounts
-from extproc.observe.config_metrics import ConfigCollector, ReloadCounts
+from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.fleet_metrics import FleetCollector, FleetGauges
 from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas, Rungs
 from extproc.observe.phases import Phases, Stopwatch
@@ -102,6 +103,7 @@ def autoscale_page() -> str:
         actions={("start", "p", "done"): 1}, messages={"taken": 1},
     )  # fmt: skip
     metrics = ScalingMetrics(lambda: gauges)
+    metrics.add(ConfigCollector(ReloadCounts(0.0)))
     metrics.looked(0.01)
     return metrics.page().decode()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory, Written
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.sight import Sight
@@ -42,6 +43,10 @@ class Given:
 
     routers: int
     journal: Journal | None = None  # what the fleet shows of it
+    rules: ScalingRules | None = None
+
+    def use(self, rules: ScalingRules) -> None:
+        self.rules = rules
 
     async def look(self, journal: Journal) -> Seen:
         shown = journal if self.journal is None else self.journal
@@ -49,6 +54,12 @@ class Given:
 
 
 class Made:
+    def __init__(self, *used: object) -> None:
+        self.used = [used]
+
+    def use(self, *rules: object) -> None:
+        self.used.append(rules)
+
     def look(self, _sight: Sight) -> tuple[Recommendation, ...]:
         return (LESS,)
 
@@ -114,6 +125,7 @@ def loop(routers: int, **others: Any) -> Loop:
     made: Any = Made
     parts = Parts(
         rules=RULES,
+        classes=ClassPolicy(),
         new_scaler=made,
         doing=Doing(registry, None),
         **(values | others),
@@ -141,6 +153,18 @@ async def test_a_turn_without_redis_changes_nothing_and_says_why() -> None:
     assert "silent" in one.trouble
     assert (one.word, one.role, turned) == (word, Role.WATCHER, [True])
     assert one.latest() == {"p": LESS}
+
+
+async def test_other_rules_count_from_the_next_turn_on() -> None:
+    """One that is under way has looked by those of before: its pools are not those of the new ones."""
+    sights = Given(1)
+    one, rules, classes = loop(1, sights=sights), replace(RULES, tick_s=RULES.tick_s + 1.0), ClassPolicy()
+    one.use(rules, classes)
+    assert (sights.rules, one.tick_s) == (None, RULES.tick_s)
+    await one.turn()
+    assert (sights.rules, one.tick_s) == (rules, rules.tick_s)
+    scaler: Any = one._scaler
+    assert scaler.used == [(RULES, classes), (rules, classes)]
 
 
 async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,11 @@ from extproc.adapters.registry import Registry
 from extproc.cli import parse_arguments
 from extproc.commands.serve import serve_settings
 from extproc.config import ServeSettings
+from extproc.config_file import reload
+from extproc.config_file.reload import DONE, FAILED, Reload
 from extproc.demo.processes import wait_for_line
 from extproc.errors import ConfigError
-from extproc.observe.config_metrics import DONE, FAILED
-from extproc.server import reload
-from extproc.server.reload import Reload, in_force
+from extproc.server.reload import _LIVE, in_force
 from extproc.server.worker import FromParent
 from tests.core.builders import MODEL, instance
 from tests.e2e.eventually import eventually
@@ -38,6 +39,11 @@ from tests.server.test_workers import ANYWHERE, LONG_S, Service, serving
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("EXTPROC_")]:
         monkeypatch.delenv(name)
+
+
+def reloading(settings: ServeSettings, again: Callable[[], ServeSettings], file: Path) -> Reload[ServeSettings]:
+    """As `extproc serve` has it."""
+    return Reload(settings, again, in_force, file, logging.getLogger("extproc.serve"))
 
 
 def settings_of(file: Path, text: str | None = None) -> ServeSettings:
@@ -81,10 +87,12 @@ def test_what_can_be_changed_is_and_what_cannot_is_named_and_stays(
 
 
 @asynccontextmanager
-async def watching(file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Reload, list[ServeSettings]]]:
+async def watching(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Reload[ServeSettings], list[ServeSettings]]]:
     """Somebody who looks often, and what it hands over."""
     monkeypatch.setattr(reload, "WATCH_S", 0.01)
-    news, taken = Reload(settings_of(file), lambda: settings_of(file), file), []
+    news, taken = reloading(settings_of(file), lambda: settings_of(file), file), []
     task = asyncio.create_task(news.run(taken.append))
     yield news, taken
     assert not task.done()
@@ -93,7 +101,7 @@ async def watching(file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await task
 
 
-async def counted(news: Reload, result: str, number: int) -> None:
+async def counted(news: Reload[ServeSettings], result: str, number: int) -> None:
     async def read() -> int:
         return news.counts.reloads[result]
 
@@ -147,7 +155,7 @@ async def test_what_changed_between_the_reading_and_the_watching_is_not_missed(
     file = tmp_path / "extproc.yaml"
     old = settings_of(file, "serve: {max_streams: 1}")
     file.write_text("serve: {max_streams: 2}")
-    news, taken = Reload(old, lambda: settings_of(file), file), []
+    news, taken = reloading(old, lambda: settings_of(file), file), []
     task = asyncio.create_task(news.run(taken.append))
     await counted(news, DONE, 1)
     task.cancel()
@@ -168,7 +176,7 @@ async def test_a_file_is_read_when_it_has_come_to_rest(tmp_path: Path, monkeypat
         return settings
 
     settings = ServeSettings()
-    news = Reload(settings, again, tmp_path)
+    news = reloading(settings, again, tmp_path)
     task = asyncio.create_task(news.run(lambda _: None))
     await counted(news, DONE, 1)
     task.cancel()
@@ -184,7 +192,7 @@ async def test_a_hangup_reads_anew_though_the_file_has_not_changed(tmp_path: Pat
             raise fault
         return ServeSettings()
 
-    news = Reload(ServeSettings(), again, tmp_path)
+    news = reloading(ServeSettings(), again, tmp_path)
     task = asyncio.create_task(news.run(lambda _: None))
     await asyncio.sleep(0)
     for result in (FAILED, DONE):
@@ -281,8 +289,8 @@ def test_each_setting_that_is_taken_at_once_is_one_of_the_service_and_is_documen
     """So that none is only thought to be."""
     page = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
     said = ServeSettings(said=parse_arguments(["serve"]).said).said
-    assert {f"serve.{name}" for name in reload._LIVE} <= said.keys()
-    assert [name for name in reload._LIVE if f"`{name}`" not in page] == []
+    assert {f"serve.{name}" for name in _LIVE} <= said.keys()
+    assert [name for name in _LIVE if f"`{name}`" not in page] == []
 
 
 async def test_settings_that_a_worker_cannot_take_cost_none_that_follow(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,14 @@ class Scaler:
         self._forecasters: dict[str, Forecaster] = {}
         self._filled: dict[str, Loads] = {}  # by the last look: where the next one begins to search
 
+    def use(self, rules: ScalingRules, classes: ClassPolicy) -> None:
+        """Go by other rules from the next look on. What was seen stays, but forecasts for another period begin anew."""
+        if rules.period_s != self._rules.period_s:
+            self._forecasters.clear()
+        self._rules, self._slo = rules, tightest(classes)
+        self._step_s = grid(rules.period_s).step_s
+        self._filled.clear()  # of a group whose pools may be others now
+
     def look(self, sight: Sight) -> tuple[Recommendation, ...]:
         """What to recommend now, one a pool. `sight.at_s` must not go back."""
         counted = self._count(sight)
