@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.cli import build_parser, main
+from extproc.cli import build_parser, main, parse_arguments
 from extproc.server.workers import GOODBYE_S
 from tests.envoy_process import validation_error
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+MOUNTED = "/etc/extproc/extproc.yaml"
+SETTINGS = ROOT / "docs/examples/compose/extproc.yaml"
 OURS = sorted(name for name, service in SERVICES.items() if service["image"] == COMPOSE["x-extproc"]["image"])
 
 
@@ -39,9 +41,25 @@ def test_envoy_accepts_the_committed_configuration(tmp_path: Path) -> None:
     assert not validation_error(yaml.safe_load(generated_file()[1]), tmp_path)
 
 
+def parsed(name: str) -> Any:
+    """What our command makes of a container's arguments, and of the file that is mounted there."""
+    return parse_arguments([str(SETTINGS) if each == MOUNTED else each for each in SERVICES[name]["command"]])
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_each_of_our_containers_runs_a_command_that_exists(name: str) -> None:
-    assert build_parser().parse_args(SERVICES[name]["command"]).run
+    assert parsed(name).run
+
+
+def test_one_file_of_settings_is_right_and_mounted_wherever_it_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """By its folder: of a single file a container would go on seeing the old one, once it is replaced."""
+    assert main(["config", "check", str(SETTINGS)]) == 0
+    assert "is right" in capsys.readouterr().out
+    readers = [name for name in OURS if "--config" in SERVICES[name]["command"]]
+    assert readers == ["agent", "extproc", "xds"]
+    for name in readers:
+        assert MOUNTED in SERVICES[name]["command"]
+        assert SERVICES[name]["volumes"] == [f"./{SETTINGS.parent.relative_to(ROOT)}:{Path(MOUNTED).parent}:ro"]
 
 
 def addresses(name: str) -> set[tuple[str, int]]:
@@ -59,15 +77,12 @@ def test_everybody_looks_for_the_others_where_they_are() -> None:
     port = int(SERVICES["engine-0"]["command"][SERVICES["engine-0"]["command"].index("--port") + 1])
     assert addresses("extproc") == {("extproc", 9002)}
     assert addresses("xds") == {("xds", 18000)}
-    agent = build_parser().parse_args(SERVICES["agent"]["command"])
+    agent, serve, xds = parsed("agent"), parsed("extproc"), parsed("xds")
     assert set(agent.backend) == {f"http://{engine}:{port}" for engine in engines}
     jobs = yaml.safe_load((ROOT / "envoy/prometheus.yml").read_text())["scrape_configs"]
-    names = {"--listen": "0.0.0.0:18000", "--metrics-listen": "0.0.0.0:18001"}
-    xds = SERVICES["xds"]["command"]
-    assert {flag: xds[xds.index(flag) + 1] for flag in names} == names
-    flags = ("--redis-url", "--fleet")
-    serve = SERVICES["extproc"]["command"]
-    assert [xds[xds.index(flag) + 1] for flag in flags] == [serve[serve.index(flag) + 1] for flag in flags]
+    assert (serve.listen, serve.metrics_listen) == ("0.0.0.0:9002", "0.0.0.0:9001")
+    assert (xds.listen, xds.metrics_listen) == ("0.0.0.0:18000", "0.0.0.0:18001")
+    assert {(each.redis_url, each.fleet) for each in (agent, serve, xds)} == {("redis://valkey:6379/0", "default")}
     targets = {job["job_name"]: set(job["static_configs"][0]["targets"]) for job in jobs}
     assert targets["engines"] == {f"{engine}:{port}" for engine in engines}
     assert {target.partition(":")[0] for target in targets["extproc"] | targets["envoy"]} <= set(SERVICES)
@@ -81,7 +96,7 @@ def test_files_that_containers_mount_or_copy_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
-            assert source in COMPOSE["volumes"] or (ROOT / source).is_file()
+            assert source in COMPOSE["volumes"] or (ROOT / source).exists()
     for line in DOCKERFILE:
         if line.startswith("COPY ") and "--from=" not in line:
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
@@ -121,13 +136,13 @@ def test_each_container_says_whether_it_is_healthy(name: str) -> None:
     assert command.pop(0) == "extproc"
     asked = build_parser().parse_args(command)
     assert asked.command == "health"
-    args = build_parser().parse_args(SERVICES[name]["command"])
+    args = parsed(name)
     port = str(args.port) if name.startswith("engine") else args.listen.rpartition(":")[2]
     assert asked.address.removeprefix("http://").removesuffix("/health") == f"127.0.0.1:{port}"
 
 
 def test_containers_are_given_the_time_to_drain() -> None:
-    args = build_parser().parse_args(SERVICES["extproc"]["command"])
+    args = parsed("extproc")
     assert args.drain_s + GOODBYE_S < float(COMPOSE["x-extproc"]["stop_grace_period"].removesuffix("s"))
 
 
