@@ -120,6 +120,18 @@ def test_what_has_not_changed_is_written_once(tmp_path: Path) -> None:
     assert kinds == {"policy": 1, "profile": 1, "speed": 1, "instance": 8, "state": 8 + 19, "decision": 20}
 
 
+def test_numbers_that_are_remembered_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forgotten is written again, under another number."""
+    monkeypatch.setattr("extproc.observe.record_parts._MOST_KNOWN", 3)
+    path, made = tmp_path / "d.jsonl", router(*[instance(name) for name in "abcdefgh"])
+    with recording(path, made) as recorder:
+        for number in range(5):
+            ask(made, f"r{number}", recorder)
+    assert Counter(line["record"] for line in read(path))["instance"] == 5 * 8
+    for number in range(5):
+        assert main(["explain", "--record", str(path), f"r{number}"]) == 0
+
+
 def test_a_report_that_tells_another_load_writes_the_load_alone(tmp_path: Path) -> None:
     """Not what the instance is, nor what no decision reads."""
     path, made = tmp_path / "d.jsonl", router(instance("a"))
