@@ -24,6 +24,7 @@ from extproc.observe.record_lines import (
     WrittenLine,
     decided_of,
     decoded,
+    encoded,
 )
 from extproc.observe.record_parts import named, named_by, unpacked
 
@@ -54,6 +55,11 @@ class Recorded:
 
     line: DecisionLine
     policy: Policy
+    written: tuple[Written, ...]  # the lines that tell all of it
+
+    def text(self) -> bytes:
+        """A file of records that holds this one alone."""
+        return b"".join(encoded(each) + b"\n" for each in self.written)
 
     def again(self, policy: Policy | None = None) -> Verdict:
         """Decide it again by the rules of then, or by others."""
@@ -85,12 +91,13 @@ def find(path: Path, wanted: str) -> Recorded | None:
     if not isinstance(told, PolicyLine) or told.policy != found.policy:
         raise ConfigError(f"{path}: the rules of {found.id!r} are not in the file: has its beginning been cut off?")
     try:
-        whole = unpacked(found, _parts(file, found))
+        parts = _parts(file, found)
+        whole = unpacked(found, parts)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{file}: what {found.id!r} looked at is not in the file: has something been cut out?"
         ) from error
-    return Recorded(whole, policy_of(told.rules))
+    return Recorded(whole, policy_of(told.rules), (told, *(parts[number] for number in sorted(parts)), found))
 
 
 def files(path: Path) -> list[Path]:

@@ -161,6 +161,24 @@ def test_where_every_decision_is_recorded_most_of_what_it_looked_at_is_in_the_fi
     assert cost.record_bytes < cost.seen_bytes / 4
 
 
+def test_one_decision_is_taken_out_into_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is decided again from that alone; what is there already is not written over."""
+    path, one, made = tmp_path / "d.jsonl", tmp_path / "one.jsonl", fleet()
+    with recording(path, made) as recorder:
+        for number in range(9):
+            ask(made, f"r{number}", recorder)
+    assert main(["explain", "--record", str(path), "r4", "--extract", str(one)]) == 0
+    told = capsys.readouterr().out
+    kinds = Counter(line["record"] for line in read(one))
+    assert kinds == {"policy": 1, "profile": 2, "speed": 2, "instance": 2, "state": 2, "decision": 1}
+    path.unlink()
+    assert main(["explain", "--record", str(one)]) == 0
+    assert capsys.readouterr().out == told
+    assert one.stat().st_mode & 0o777 == 0o600
+    assert main(["explain", "--record", str(one), "--extract", str(one)]) == 2
+    assert "File exists" in capsys.readouterr().err
+
+
 def test_records_of_another_format_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of the extproc before an update, which has written to the same file."""
     path, made = tmp_path / "d.jsonl", fleet()
