@@ -100,7 +100,7 @@ FORMS = (
     _keda("keda-metrics.bin", METRICS),
 )
 
-LEFT_ASIDE: frozenset[tuple[str, str]] = frozenset()
+LEFT_ASIDE: frozenset[tuple[str, str]] = frozenset({("wire-0.1.0", "features.txt")})
 """(folder, file) of what is told by its mark to be of another version, and begun anew; all else must be read.
 
 Features: whoever changes them names their layout anew by it, so they belong here as soon as they change."""

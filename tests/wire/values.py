@@ -145,6 +145,7 @@ FEATURES = Features(
     request_class="interactive",
     shadow_key="gpu-2@1",
     shadow_ttft_s=0.3,
+    trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 )
 
 DELTA = KvDelta(16, cleared=True, gpu=(1, 2**63), cpu=(3,), disk=(4, 5), removed=(6,))
