@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -17,17 +18,52 @@ from prometheus_client.registry import Collector
 Labels = tuple[str, ...]
 
 MOST_SERIES = 1024
-"""Sets of labels of a counter. Models and instances come from a registry: all beyond are counted as "other"."""
+"""Sets of labels of a counter. Models and instances come from a registry: beyond, see `_Room`."""
 MOST_SPREADS = 256
 """The same of a histogram, each of which is more than ten series."""
+QUIET_S = 900.0
+"""Without a count, before a series makes room: Prometheus looks back 300 s, so that it has seen the last count."""
 _OTHER = "other"
+
+
+class _Room:
+    """Room for so many sets of labels: a new one takes that of one which was not counted for `QUIET_S`, or has none.
+
+    What was counted is compared with what it was, at most once in `QUIET_S` and only when a new set comes: an increment
+    costs no look at a clock. So of a fleet that is replaced all day those leave that are gone, the oldest first.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._most, self._clock = most, clock
+        self._looked_s = float("-inf")
+        self._levels: dict[Labels, float] = {}  # as of the latest look
+        self._quiet: deque[Labels] = deque()
+
+    def make(self, series: Collection[Labels], level: Callable[[Labels], float | None]) -> tuple[bool, Labels | None]:
+        """Whether there is room for one more beside `series`; and whose, if that has to go.
+
+        `level` is what was counted of a set; it never falls, and is None without such a set.
+        """
+        now = self._clock()
+        if now - self._looked_s >= QUIET_S:
+            self._quiet = deque(labels for labels in series if self._levels.get(labels) == level(labels))
+            self._levels = {labels: counted for labels in series if (counted := level(labels)) is not None}
+            self._looked_s = now
+        if len(series) < self._most:
+            return True, None
+        while self._quiet:
+            labels = self._quiet.popleft()
+            if labels != (_OTHER,) * len(labels) and level(labels) == self._levels[labels]:
+                return True, labels
+        return False, None
 
 
 class Count(Collector):
     """A counter by the values of its labels; without labels it is 0 from the start."""
 
-    def __init__(self, name: str, text: str, *labels: str) -> None:
+    def __init__(self, name: str, text: str, *labels: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._family = (name, text, labels)
+        self._room = _Room(MOST_SERIES, clock)
         self._values: dict[Labels, float] = {}
         self._created_s: dict[Labels, float] = {}
         if not labels:
@@ -40,8 +76,7 @@ class Count(Collector):
         try:
             self._values[labels] += number
         except KeyError:
-            if len(self._values) >= MOST_SERIES:
-                labels = (_OTHER,) * len(labels)
+            labels = self._placed(labels)
             self._values[labels] = self._values.get(labels, 0) + number
             self._created_s.setdefault(labels, time.time())
 
@@ -52,6 +87,12 @@ class Count(Collector):
         for values, number in self._values.items():
             family.add_metric(values, number, created=self._created_s[values])
         yield family
+
+    def _placed(self, labels: Labels) -> Labels:
+        fits, leaves = self._room.make(self._values, self._values.get)
+        if leaves is not None:
+            del self._values[leaves], self._created_s[leaves]
+        return labels if fits else (_OTHER,) * len(labels)
 
 
 class _Spread:
@@ -68,8 +109,17 @@ class _Spread:
 class Spread(Collector):
     """A histogram by the values of its labels. `bounds` grow; each is the greatest value of its bucket."""
 
-    def __init__(self, name: str, text: str, bounds: Iterable[float], *labels: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        bounds: Iterable[float],
+        *labels: str,
+        most: int = MOST_SPREADS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._family = (name, text, labels)
+        self._room = _Room(most, clock)
         self._bounds = tuple(bounds)
         self._spreads: dict[Labels, _Spread] = {}
         if not labels:
@@ -95,6 +145,16 @@ class Spread(Collector):
         yield family
 
     def _of(self, labels: Labels) -> _Spread:
-        if len(self._spreads) >= MOST_SPREADS:
-            labels = (_OTHER,) * len(labels)
-        return self._spreads.setdefault(labels, _Spread(len(self._bounds) + 1))
+        """That of a set that has none, or of all others together."""
+        fits, leaves = self._room.make(self._spreads, self._observed)
+        if leaves is not None:
+            del self._spreads[leaves]
+        labels = labels if fits else (_OTHER,) * len(labels)
+        spread = self._spreads.get(labels)
+        if spread is None:
+            spread = self._spreads[labels] = _Spread(len(self._bounds) + 1)
+        return spread
+
+    def _observed(self, labels: Labels) -> float | None:
+        spread = self._spreads.get(labels)
+        return None if spread is None else sum(spread.counts)

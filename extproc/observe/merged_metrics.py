@@ -1,17 +1,24 @@
 """Makes one metrics page of the pages of several workers, as one process that does all their work would show it.
 
-Counters and histograms are summed, and never fall when a worker dies: a falling sum would look like a restart of the
-service, and Prometheus would count all of it anew. Gauges are a worker's own and get a label `worker`.
+Counters and histograms are summed, and never fall when a worker dies, or drops a series that others have: a falling sum
+would look like a restart of the service, and Prometheus would count all of it anew. Gauges are a worker's own and get a
+label `worker`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 
 # Counted by engines, not by us: each worker tells the same.
 _ENGINES_OWN = "extproc_engine_"
+
+MOST_GONE = 1024
+"""Series of a metric that are kept though no worker tells them any more; beyond, those that went first go for good."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class _Way(Enum):
@@ -34,7 +41,7 @@ _Page = dict[str, _Family]
 
 
 class MergedMetrics:
-    """The latest page of each worker, and what was counted by those that have ended."""
+    """The latest page of each worker, and what was counted by those that have ended and in series that were dropped."""
 
     def __init__(self) -> None:
         self._pages: dict[int, _Page] = {}
@@ -42,15 +49,41 @@ class MergedMetrics:
 
     def take(self, worker: int, page: bytes) -> None:
         """A worker has shown its page, in Prometheus' text format."""
-        self._pages[worker] = _read(page)
+        before, self._pages[worker] = self._pages.get(worker, {}), _read(page)
+        self._keep(before, self._pages[worker])
 
     def end(self, worker: int) -> None:
         """A worker has died; what it had counted when it was last asked stays."""
-        for name, family in self._pages.pop(worker, {}).items():
-            if family.way is _Way.SUM:
-                kept = self._ended.setdefault(name, _Family(family.head, family.way))
-                for sample, value in family.samples.items():
-                    kept.samples[sample] = kept.samples.get(sample, 0.0) + value
+        self._keep(self._pages.pop(worker, {}), {})
+
+    def _keep(self, before: _Page, after: _Page) -> None:
+        """Keep what was counted in samples that are gone, or began anew."""
+        for name, family in before.items():
+            if family.way is not _Way.SUM:
+                continue
+            told = after[name].samples if name in after else {}
+            gone = {sample: value for sample, value in family.samples.items() if told.get(sample, -inf) < value}
+            if gone:
+                kept = self._ended.setdefault(name, _Family(family.head, family.way)).samples
+                for sample, value in gone.items():
+                    kept[sample] = kept.pop(sample, 0.0) + value
+                self._bound(name, kept)
+
+    def _bound(self, name: str, kept: dict[str, float]) -> None:
+        """Drop the series that went first of those that no worker tells, if they are too many.
+
+        A sum of which a worker has its part must not fall; what returns when all of it was dropped began anew.
+        """
+        if len(kept) <= MOST_GONE:
+            return
+        told = [page[name].samples for page in self._pages.values() if name in page]
+        gone: dict[frozenset[tuple[str, str]], list[str]] = {}
+        for sample in kept:
+            if not any(sample in samples for samples in told):
+                gone.setdefault(_series(sample), []).append(sample)
+        for samples in list(gone.values())[: max(0, len(gone) - MOST_GONE)]:
+            for sample in samples:
+                del kept[sample]
 
     def page(self, answering: Collection[int]) -> bytes:
         """One page of all. Of workers that do not answer now, counters count as they last told them."""
@@ -77,6 +110,11 @@ def _add(into: _Family, family: _Family, worker: int) -> None:
                 name, brace, labels = sample.partition("{")
                 rest = f",{labels}" if brace else "}"
                 into.samples[f'{name}{{worker="{worker}"{rest}'] = value
+
+
+def _series(sample: str) -> frozenset[tuple[str, str]]:
+    """Labels of the series that a sample is of: all buckets of a histogram are of one."""
+    return frozenset((label, value) for label, value in _LABEL.findall(sample) if label != "le")
 
 
 def _read(page: bytes) -> _Page:

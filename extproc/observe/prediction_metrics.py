@@ -18,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _TPOT_SECONDS = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5)
 _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)  # actual over predicted
 _SHARES = (-0.5, -0.2, -0.1, -0.05, -0.01, 0.01, 0.05, 0.1, 0.2, 0.5)  # of a prompt, cached more than believed
-_MOST_KINDS = 64  # pairs of model and instance kind with histograms of their own
+_MOST_KINDS = 64  # pairs of model and instance kind that have histograms of their own at a time
 
 
 class PredictionMetrics:
@@ -36,11 +36,10 @@ class PredictionMetrics:
         text = "TPOT as predicted, of the same requests."
         self._predicted_tpot = Spread("extproc_predicted_tpot_seconds", text, _TPOT_SECONDS, "model")
         of = ("model", "kind")
-        self._ttft_ratio = Spread("extproc_ttft_ratio", "Actual over predicted TTFT.", _RATIOS, *of)
-        self._tpot_ratio = Spread("extproc_tpot_ratio", "Actual over predicted TPOT.", _RATIOS, *of)
+        self._ttft_ratio = Spread("extproc_ttft_ratio", "Actual over predicted TTFT.", _RATIOS, *of, most=_MOST_KINDS)
+        self._tpot_ratio = Spread("extproc_tpot_ratio", "Actual over predicted TPOT.", _RATIOS, *of, most=_MOST_KINDS)
         text = "Share of the prompt that was cached beyond what was believed."
-        self._cached_error = Spread("extproc_cached_share_error", text, _SHARES, *of)
-        self._kinds: set[tuple[str, str]] = set()
+        self._cached_error = Spread("extproc_cached_share_error", text, _SHARES, *of, most=_MOST_KINDS)
 
     def collectors(self) -> tuple[Collector, ...]:
         """What a registry is to show."""
@@ -74,7 +73,7 @@ class PredictionMetrics:
     def _compare(self, features: Features, outcome: Outcome, served: Served) -> None:
         """What was predicted against what was measured, as far as they can be compared."""
         errors = prediction_errors(outcome, served.key)
-        labels = self._bounded(features.model, served.kind)
+        labels = (features.model, served.kind)
         for histogram, value in (
             (self._ttft_ratio, errors.ttft_ratio),
             (self._tpot_ratio, errors.tpot_ratio),
@@ -82,14 +81,6 @@ class PredictionMetrics:
         ):
             if value is not None:
                 histogram.observe(labels, value)
-
-    def _bounded(self, model: str, kind: str) -> tuple[str, str]:
-        """Labels of a model on a kind of instance; all beyond the first `_MOST_KINDS` pairs are "other"."""
-        if (model, kind) not in self._kinds:
-            if len(self._kinds) >= _MOST_KINDS:
-                return "other", "other"
-            self._kinds.add((model, kind))
-        return model, kind
 
 
 _TERMS = tuple(name.removesuffix("_s") for name in Cost.__struct_fields__ if name != "total_s")

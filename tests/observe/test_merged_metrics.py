@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.observe.merged_metrics import MergedMetrics
+from extproc.observe.merged_metrics import MOST_GONE, MergedMetrics
 
 TRICKY = 'a "b" {c} \\ d \u2028 e \x85 f'
 
@@ -92,3 +92,52 @@ def test_odd_numbers_stay_what_they_are() -> None:
 def test_without_workers_the_page_is_empty() -> None:
     """Nobody has answered yet."""
     assert MergedMetrics().page(()) == b""
+
+
+def numbers(**of: float) -> bytes:
+    """A page of requests by instance, as a counter and as a histogram."""
+    registry = CollectorRegistry()
+    counter = Counter("extproc_routed", "Sent.", ["instance"], registry=registry)
+    histogram = Histogram("extproc_s", "Seconds.", ["instance"], buckets=(1.0, 2.0), registry=registry)
+    for instance, number in of.items():
+        counter.labels(instance).inc(number)
+        for _ in range(int(number)):
+            histogram.labels(instance).observe(1.5)
+    return generate_latest(registry)
+
+
+def test_a_sum_does_not_fall_when_a_worker_drops_a_series_that_another_tells() -> None:
+    """Of an instance that got nothing from it for long; nor when the worker begins it anew."""
+    merged = MergedMetrics()
+    merged.take(0, numbers(a=10, b=1))
+    merged.take(1, numbers(a=5, b=1))
+    merged.take(0, numbers(b=1))
+    told = merged.page({0, 1})
+    assert value(told, "extproc_routed_total", instance="a") == 15.0
+    assert value(told, "extproc_s_bucket", instance="a", le="2.0") == 15.0
+    assert value(told, "extproc_s_count", instance="a") == 15.0
+    merged.take(0, numbers(a=2, b=1))
+    merged.take(0, numbers(a=1, b=1))
+    told = merged.page({0, 1})
+    assert value(told, "extproc_routed_total", instance="a") == 18.0
+    assert value(told, "extproc_s_count", instance="a") == 18.0
+    assert value(told, "extproc_routed_total", instance="b") == 2.0
+
+
+def test_what_dead_workers_had_counted_of_instances_that_are_gone_is_bounded() -> None:
+    """Those that went first go, whole histograms at once; what a living worker tells never falls."""
+    merged = MergedMetrics()
+    for number in range(3 * MOST_GONE // 16):
+        merged.take(1, numbers(alive=1, first=1))
+        merged.take(0, numbers(alive=1, **{f"pod-{number}-{each}": 1 for each in range(16)}))
+        merged.end(0)
+    told = samples(merged.page({1}))
+    by_name: dict[str, set[str]] = {}
+    for name, labels in told:
+        by_name.setdefault(name, set()).add(dict(labels).get("instance", ""))
+    assert {len(instances) for name, instances in by_name.items()} <= {MOST_GONE + 2, 2}
+    assert len(by_name["extproc_s_bucket"]) == len(by_name["extproc_s_count"]) == MOST_GONE + 2
+    assert by_name["extproc_s_sum"] == by_name["extproc_s_bucket"] == by_name["extproc_routed_total"]
+    assert f"pod-{number}-15" in by_name["extproc_s_sum"]
+    assert "pod-0-0" not in by_name["extproc_s_sum"]
+    assert told["extproc_routed_total", frozenset({("instance", "alive")})] == number + 2.0
