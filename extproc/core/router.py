@@ -79,6 +79,7 @@ class Router:
         self._booking = Booking(self.ledger, self.meter, self._expected, self.beliefs, self.cooldowns)
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
+        self._unplaced: set[str] = set()  # open requests that were decided upon in vain: the tail knows of them
         self.cold = ColdModels(self.policy.cold)
         self.on_choice: OnChoice | None = None
         """Called with each choice and what it was made from, before it is booked."""
@@ -175,7 +176,8 @@ class Router:
         choice = self.weigh(options, now, draw, full, bounds)
         decision = choice.decision
         if decision.chosen is not None:
-            self.tail.add(decision.chosen.cost.ttft_s)
+            if choice.option.request.id not in self._unplaced:
+                self.tail.add(decision.chosen.cost.ttft_s)
             self.book(choice.option.request, decision.chosen, now, decision.partner)
         return choice
 
@@ -271,6 +273,7 @@ class Router:
 
     def release(self, request_id: str, now: float) -> None:
         """The request has ended, however; it is no longer in flight, nor held."""
+        self._unplaced.discard(request_id)
         if self.gate is not None and self.gate.withdraw(request_id):
             return
         self._booking.end(request_id, now)
@@ -320,6 +323,14 @@ class Router:
         self._expected.withdraw(request)
         self.release(request.id, now)
         self.meter.take(request.id)  # it has met nothing there
+
+    def not_placed(self, choice: Choice, decided_s: float, now: float) -> None:
+        """What was decided at `decided_s` found no place there over all routers: as if it had not been decided."""
+        request = choice.option.request
+        self.take_back(request, now)
+        self._unplaced.add(request.id)
+        if self.gate is not None:
+            self.gate.take_back(choice, decided_s)
 
     def book_seen(
         self, request: Request, found: Candidate | Instance, sent_s: float, now: float, status: int | None = None

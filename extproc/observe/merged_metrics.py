@@ -43,7 +43,8 @@ _Page = dict[str, _Family]
 class MergedMetrics:
     """The latest page of each worker, and what was counted by those that have ended and in series that were dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_gone: int = MOST_GONE) -> None:
+        self._most_gone = most_gone
         self._pages: dict[int, _Page] = {}
         self._ended: _Page = {}
 
@@ -74,14 +75,14 @@ class MergedMetrics:
 
         A sum of which a worker has its part must not fall; what returns when all of it was dropped began anew.
         """
-        if len(kept) <= MOST_GONE:
+        if len(kept) <= self._most_gone:
             return
         told = [page[name].samples for page in self._pages.values() if name in page]
         gone: dict[frozenset[tuple[str, str]], list[str]] = {}
         for sample in kept:
             if not any(sample in samples for samples in told):
                 gone.setdefault(_series(sample), []).append(sample)
-        for samples in list(gone.values())[: max(0, len(gone) - MOST_GONE)]:
+        for samples in list(gone.values())[: max(0, len(gone) - self._most_gone)]:
             for sample in samples:
                 del kept[sample]
 

@@ -19,6 +19,7 @@ def placed(
         choice = yield from decide(full)
         if choice.decision.chosen is None:
             return choice
+        decided_s = moment.now
         ranked = [candidate.instance for candidate in choice.decision.candidates]
         place = yield from moment.ask(
             TakePlace(request_id, tuple(Place(each.key, router.limit(each)) for each in ranked))
@@ -29,5 +30,5 @@ def placed(
             if place:
                 router.place(choice.option.request, decision.chosen, moment.now, decision.partner)
             return replace(choice, decision=decision)
-        router.take_back(choice.option.request, moment.now)
+        router.not_placed(choice, decided_s, moment.now)
         full |= {each.key for each in ranked}

@@ -61,6 +61,8 @@ def shadowed(
     if within.refusal is not None:
         shadow.would, shadow.reason = Would.REFUSED, within.refusal.code
     chosen = None if shadow.choice is None else shadow.choice.decision.chosen
+    if chosen is not None and shadow.would is Would.ROUTED:  # the tail is that of requests which are sent
+        router.tail.add(chosen.cost.ttft_s)
     # As another model the engine will not compute it, so that nothing of its answer would be learned rightly.
     if chosen is not None and shadow.request is not None and shadow.request.model == plan.asked:
         shadow.features = _features(router, shadow.request, chosen, chosen, within.receipt)
@@ -105,7 +107,6 @@ def _decided(
         shadow.choice = shadow.choice or weighed
         shadow.request = shadow.choice.option.request
         return shadow
-    router.tail.add(chosen.cost.ttft_s)
     if shadow.would is not Would.ROUTED or shadow.choice is None:
         shadow.choice = weighed
     taken, found = shadow.choice.option, shadow.choice.decision

@@ -553,15 +553,16 @@ def test_what_is_served_of_one_model_leaves_the_order_of_who_waits_for_another()
     made = admitting(instance("a"), instance("b", models=("x",)), rules=Admission(wait_share=1.0))
     crowd(made)
     assert made.gate is not None
+    sent: list[Reservation] = []
     for tenant, tokens, model in (
         ("flood", 900, MODEL),
         ("flood", 900, MODEL),
         ("quiet", 9, MODEL),
         ("alone", 9000, "x"),
     ):
-        sent = Reservation("p", 0.1, 0.0, tokens, 1, tokens, router="peer", tenant=tenant)
         for _ in range(1 + 9 * (model == "x")):
-            made.gate.hear(sent, (model,), 0.1)
+            sent.append(Reservation(f"p{len(sent)}", 0.1, 0.0, tokens, 1, tokens, router="peer", tenant=tenant))
+            made.gate.hear(sent[-1], (model,), 0.1)
     assert isinstance(ask(made, "first", 0.5, tenant="flood"), Held)
     assert isinstance(ask(made, "second", 0.6, tenant="quiet"), Held)
     relieve(made, 0.7)
@@ -592,6 +593,38 @@ def test_a_peers_request_is_owed_once() -> None:
     made.ledger.move("p", "b@1", 0.1, "t")
     made.ledger.reserve("a@1", Reservation("p/prompt", 0.0, 1.0, 100, 0, 100, router="t", tenant="t"), 0.0)
     assert debt() == once > 0.0
+    made.ledger.drop_router("t", 0.2)
+    made.ledger.reserve("a@1", Reservation("p", 0.0, 1.0, 100, 10, 100, router="t", tenant="t"), 0.3)
+    assert debt() == once
+
+
+def test_who_found_no_place_over_all_routers_owes_nothing_for_that() -> None:
+    """However often it is tried; the same as if it had gone at once. The tail learns of it once."""
+    states = []
+    for tries in (0, 3):
+        made = admitting(instance("a"), instance("b"))
+        assert made.gate is not None
+        for name in ("first", "second"):
+            assert isinstance(ask(made, name, 1.0, tenant=name), Choice)
+        made.gate._look(2.0)
+        made.tail.begins_s = 2.0  # not at an end of its range
+        for number in range(tries):
+            now = 2.0 + 0.3 * number
+            vain = ask(made, "r", now, tenant="t")
+            assert isinstance(vain, Choice)
+            made.not_placed(vain, now, now + 0.01)
+            made.gate._look(now + 0.29)
+        made.gate._look(3.5)
+        before = made.tail.begins_s
+        assert isinstance(ask(made, "r", 3.5, tenant="t"), Choice)
+        assert (before == made.tail.begins_s) == bool(tries)
+        kept = made.gate._accounts._pools[MODEL]
+        states.append([made.tail.begins_s, kept.debts.of("t"), *(kept.share._had[name] for name in ("first", "t"))])
+        made.gate._look(9.0)
+        states[-1].append(kept.share._fair)
+        made.release("r", 9.0)
+        assert not made._unplaced
+    assert states[0] == pytest.approx(states[1])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from extproc.api.caller import Trust
+from extproc.core.admission.accounts import Account
 from extproc.core.admission.admission import Admission
 from extproc.core.reasons.explanation import explain
 from extproc.core.reasons.explanation_text import as_line, as_text
@@ -21,7 +22,7 @@ from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, BodyMode, MoreTime, RequestBody, RequestHeaders, ResponseHeaders, RouteTo
 from extproc.stream.patience import MARGIN_S
 from extproc.stream.rules import Destination, Rules
-from tests.core.builders import instance, request, router
+from tests.core.builders import MODEL, instance, request, router
 from tests.stream.conversation import CHAT, chat, one
 
 RULES = Rules(trust=Trust(class_header="x-class", tenant_header="x-tenant"))
@@ -132,6 +133,24 @@ def test_in_strict_mode_who_finds_no_place_over_all_routers_is_held_again_and_fo
     assert isinstance(one(exchange.resume(turn(made, 3.0), 3.0, 0.0)), TakePlace)
     assert isinstance(one(exchange.resume(0, 3.0, 0.0)), RouteTo)
     assert exchange.held_s == 2.0
+
+
+def test_in_strict_mode_a_tenant_owes_once_for_a_request_that_is_tried_more_than_once() -> None:
+    """It is served once; what each try would have cost is taken back."""
+    debts = []
+    for tries in (0, 3):
+        policy = Policy(admission=Admission())
+        made = router(*(instance(f"i{number}") for number in range(40)), policy=policy)
+        exchange = Exchange(made, "1", replace(RULES, strict=True))
+        exchange.receive(RequestHeaders("POST", CHAT, last=False, headers=BATCH), 0.0, 0.0)
+        wish = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
+        for _ in range(tries):
+            assert isinstance(wish, TakePlace)
+            wish = one(exchange.resume(None, 0.1, 0.0))
+        assert isinstance(one(exchange.resume(0, 0.2, 0.0)), RouteTo)
+        assert made.gate is not None
+        debts.append(made.gate.room.rank(0.0, Account(MODEL, "t"), 0.0)[2])
+    assert debts[0] == debts[1] > 0.0
 
 
 def test_without_admission_nothing_is_held() -> None:

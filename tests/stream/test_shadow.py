@@ -150,10 +150,12 @@ COLD = ColdPolicy(models={"cold": ColdRule(way=Way.HOLD, start_s=5.0), "away": C
 def test_what_would_not_be_routed_goes_on_and_is_counted(policy: Policy, changes: dict[str, Any], text: str) -> None:
     made = router(FAST, policy=policy)
     busy(made, 1)
+    made.tail.begins_s = 2.0
     exchange, reply = ask(made, chat(**changes), rules=SHADOW)
     passed(reply)
     assert exchange.shadow is not None
     assert exchange.shadow.text == text
+    assert made.tail.begins_s == 2.0  # the tail of those that are sent knows nothing of it
     assert not made.cold.wishes.waiting.total()
     answered(exchange, FAST)
     assert made.ledger.in_flight() == {FAST.key: 2}
@@ -170,10 +172,12 @@ def test_without_any_instance_it_would_be_passed_on_or_refused_as_the_operator_s
 def test_nobody_is_held_in_shadow_and_who_would_be_is_weighed_all_the_same() -> None:
     made = router(FAST, policy=Policy(admission=Admission()))
     busy(made, 400)  # far more than can be served well
+    made.tail.begins_s = 2.0
     exchange, reply = ask(made, chat(), rules=SHADOW)
     assert passed(reply).features is not None
     assert exchange.shadow is not None
     assert exchange.shadow.text == "held"
+    assert made.tail.begins_s == 2.0
     assert made.wake_at_s == float("inf")
 
 
@@ -200,7 +204,9 @@ LIMITS = Limits(rules=(Rule(tenants=EACH, requests_per_minute=60),))
 @pytest.mark.parametrize("allowed", [True, False])
 def test_limits_count_it_and_refuse_nothing_nor_tell_the_client(allowed: bool) -> None:
     rules = Rules(rollout_share=0.0, limits=LIMITS, trust=Trust(tenant_header="x-tenant"))
-    exchange = Exchange(router(FAST), "1", rules)
+    made = router(FAST)
+    made.tail.begins_s = 2.0
+    exchange = Exchange(made, "1", rules)
     exchange.receive(RequestHeaders("POST", CHAT, last=False, headers={"x-tenant": "acme"}), 0.0, 0.0)
     charge = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
     assert isinstance(charge, Charge)
@@ -209,6 +215,7 @@ def test_limits_count_it_and_refuse_nothing_nor_tell_the_client(allowed: bool) -
     assert reply.features is not None
     assert exchange.shadow is not None
     assert exchange.shadow.would is (Would.ROUTED if allowed else Would.REFUSED)
+    assert (made.tail.begins_s < 2.0) == allowed  # the tail is that of requests which are sent
     assert answered(exchange, FAST).headers == ()
 
 

@@ -96,6 +96,13 @@ class Accounts:
         kept.debts.serve(account.tenant, tokens)
         kept.share.charge(account.tenant, tokens, now)
 
+    def take_back(self, account: Account, tokens: float, served_s: float) -> None:
+        """What the tenant was to be served at `served_s` it is not."""
+        kept = self._pools.get(account.pool)
+        if kept is not None:
+            kept.debts.take_back(account.tenant, tokens)
+            kept.share.take_back(account.tenant, tokens, served_s)
+
     def look(self, now: float) -> bool:
         """Once a second: see what the shares are. True if it was time to."""
         looked = [kept.share.look(now) for kept in self._pools.values()]  # each of them, whatever the first one says

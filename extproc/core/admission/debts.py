@@ -41,6 +41,10 @@ class Debts:
         if len(self._debts) > _MOST_TENANTS:
             self._debts = {name: debt for name, debt in self._debts.items() if debt > self.level}
 
+    def take_back(self, tenant: str, tokens: float) -> None:
+        """A tenant was charged so many tokens that it is not served. The level stays where its request stood."""
+        self._debts[tenant] = max(self.level, self.of(tenant) - tokens / self._weight_of(tenant))
+
     def serve(self, tenant: str, tokens: float) -> None:
         """A tenant's request is let go: the level rises to where it stood, and it steps back."""
         self.level = self.of(tenant)

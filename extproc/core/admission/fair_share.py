@@ -43,6 +43,13 @@ class FairShare:
         if self._fair:
             self._fair += tokens * grown / self._weights
 
+    def take_back(self, tenant: str, tokens: float, charged_s: float) -> None:
+        """A tenant was charged so many tokens at `charged_s` that it is not served."""
+        if tenant in self._had:
+            self.charge(tenant, -tokens, charged_s)
+            self._had[tenant] = max(0.0, self._had[tenant])
+            self._news, self._fair = max(0.0, self._news), max(0.0, self._fair)
+
     def look(self, now: float) -> bool:
         """A few times a second: see what the share is of those who are there. True if it was time to."""
         if now < self._looked_s + _LOOK_S and (not self._fair or self._news < _NEWS * self._fair):

@@ -20,7 +20,7 @@ from extproc.core.admission.waiting_room import Entry, WaitingRoom
 from extproc.core.eligibility.constraints import demand_of
 from extproc.core.flight.work import Reservation
 from extproc.core.pricing.classes import ClassPolicy
-from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.decision import Candidate, Decision, Reason, Rejection
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Request, RequestClass
 
@@ -32,6 +32,7 @@ _TURNS_AT_ONCE = 64  # in one call: whoever calls has something else to do in be
 _LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
 _ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
 _AHEAD_SHARE = 0.03  # of its TTFT that may be ahead on its instance for a tenant above its share: about a step
+_MOST_TOLD = 8192  # requests of peers, some 200 bytes each
 _TURN = 0.6180339887498949  # the golden ratio: draws made of one draw are spread evenly
 ROUTER = "router"  # stands for an instance's id where the router itself turns a request down
 
@@ -50,6 +51,7 @@ class Gate:
         self._again_s = float("inf")
         self._next_lane = 0
         self._flow = Flow()
+        self._told: dict[tuple[str, str], None] = {}  # requests of peers that are charged, the first ones first
 
     def use(self, rules: Admission, classes: ClassPolicy) -> None:
         """Go by other rules from now on. Who is held stays so until its turn, or until it was to be held at first."""
@@ -125,10 +127,23 @@ class Gate:
         """A held request's client is gone. False if it is not held."""
         return self.room.remove(request_id) is not None
 
+    def take_back(self, choice: Choice, let_in_s: float) -> None:
+        """Who was let in at `let_in_s` did not go there; its tenant owes nothing for that."""
+        chosen, request = choice.decision.chosen, choice.option.request
+        if chosen is not None:
+            self._accounts.take_back(self._account(request), _tokens(request, chosen), let_in_s)
+
     def hear(self, reservation: Reservation, models: tuple[str, ...], now: float) -> None:
-        """A peer has let a request go to an instance of `models`: its tenant owes as much as if it had been us."""
+        """A peer has let a request go to an instance of `models`: its tenant owes as much as if it had been us.
+
+        Once for each request: a peer tells it again when it found no place there, or was silent for a while.
+        """
         self._look(now)
-        if models:
+        name = reservation.router, reservation.request_id
+        if models and name not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            self._told[name] = None
             account = Account(self.pools.of(models[0]), reservation.tenant)
             tokens = service_tokens(reservation.uncached_tokens, reservation.output_tokens)
             self._accounts.serve(account, tokens, now)
@@ -175,8 +190,7 @@ class Gate:
         chosen = choice.decision.chosen
         if chosen is not None:
             request = choice.option.request
-            tokens = service_tokens(request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens)
-            self._accounts.serve(self._account(request), tokens, now)
+            self._accounts.serve(self._account(request), _tokens(request, chosen), now)
         return choice
 
     def _account(self, request: Request) -> Account:
@@ -250,6 +264,11 @@ class Gate:
             )
         most_s = self._rules.max_hold_s[entry.options[0].request.request_class]
         return Rejection(ROUTER, Reason.HELD_TOO_LONG, now - entry.arrived_s, most_s)
+
+
+def _tokens(request: Request, chosen: Candidate) -> float:
+    """What it takes to serve it there."""
+    return service_tokens(request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens)
 
 
 def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
