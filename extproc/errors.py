@@ -9,6 +9,9 @@ All of msgspec's errors are ValueErrors, as are those of bad UTF-8 and of number
 RecursionError.
 """
 
+UNWRITABLE = (ValueError, TypeError, OverflowError, RecursionError)
+"""What encoding raises for a value that has no form there: half a surrogate pair, a number beyond 64 bits, such types."""
+
 
 class ExtprocError(Exception):
     """A failure to report in one line; the command line exits with status 2."""

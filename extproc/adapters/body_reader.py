@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -76,7 +76,8 @@ class BodyReader:
         self._room_bytes = max_pending_bytes
         self._pending: set[Future[_Result]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="body-reader")
-        self._other: _Process | None = None  # used by the thread alone
+        self._other: _Process | None = None  # used by the thread alone, but for `hang_up`
+        self._closed = False
         self._start: asyncio.TimerHandle | None = None
         self.outcomes: Counter[ReadOutcome] = Counter()
 
@@ -133,9 +134,14 @@ class BodyReader:
         return result
 
     def close(self) -> None:
-        """Read nothing more; the process ends."""
+        """Read nothing more; the process ends at once, whatever it reads."""
+        self._closed = True
         if self._start is not None:
             self._start.cancel()
+        for work in tuple(self._pending):
+            work.cancel()
+        if (other := self._other) is not None:
+            other.hang_up()
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
@@ -155,6 +161,8 @@ class BodyReader:
     def _process(self) -> _Process:
         if self._other is None:
             self._other = _Process()
+        if self._closed:  # it was begun meanwhile, so that nobody has hung up
+            raise EOFError("closed")
         return self._other
 
     def _end(self) -> None:
@@ -214,6 +222,11 @@ class _Process:
     @property
     def process_id(self) -> int:
         return self._child.pid
+
+    def hang_up(self) -> None:
+        """End a `read` in another thread, which may wait for a process that hangs. Does not block."""
+        with suppress(OSError):  # ended already
+            self._line.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
         self._line.close()

@@ -1,6 +1,7 @@
 """Records a share of decisions: looks at the state when the choice is made, and hands it over when Envoy is answered.
 
-A request that is held is decided upon several times; the last one counts. Memory is bounded by instances seen, of which
+A request that is held is decided upon several times: when it comes, and by the decision that lets it go; what is tried
+in vain between these is not looked at, since each look copies the fleet. Memory is bounded by instances seen, of which
 each record holds all: what is too much is left out and counted.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from extproc.core.admission.bounds import Bounds
+from extproc.core.admission.passing import may_pass
 from extproc.core.replay.look import look
 from extproc.core.replay.seen import Seen
 from extproc.core.snapshot import Policy, Snapshot
@@ -27,6 +29,7 @@ class _Pending(NamedTuple):
     seen: Seen
     decided: Decided
     policy: Policy
+    waits: bool  # for want of room alone: where there is admission the request is held
 
     @property
     def size(self) -> int:
@@ -61,9 +64,13 @@ class Recorder:
         request_id = options[0].request.id
         if not drawn(request_id, self._share):
             return
+        waits = choice.decision.chosen is None and any(may_pass(decision) for _, decision in choice.decided)
+        before = self._pending.get(request_id)
+        if waits and before is not None and before.waits:
+            return
         self.forget(request_id)
         seen = look(options, snapshot, now, draw, full, bounds)
-        pending = self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy)
+        pending = self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy, waits)
         self._seen += pending.size
         while self._seen > _MOST_SEEN and len(self._pending) > 1:
             self.forget(next(iter(self._pending)))

@@ -20,7 +20,7 @@ import msgspec
 from extproc.config import WorkerPlace
 from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Outcome
-from extproc.errors import UNREADABLE
+from extproc.errors import UNREADABLE, UNWRITABLE
 
 Entry = Outcome | Attempt
 
@@ -87,13 +87,11 @@ class Siblings:
             mine.append(entry)
         for number, outcomes in others.items():
             for begin in range(0, len(outcomes), _AT_ONCE):
-                some = outcomes[begin : begin + _AT_ONCE]
-                if not self._send(number, _Told(some, ())):
-                    mine += some
+                mine += self._untold(number, outcomes[begin : begin + _AT_ONCE])
         for begin in range(0, len(attempts), _AT_ONCE):
             for number in range(self._place.of):
                 if number != self._place.number:
-                    self._send(number, _Told((), attempts[begin : begin + _AT_ONCE]))
+                    self._untold(number, attempts[begin : begin + _AT_ONCE])
         return mine
 
     def _owner(self, entry: Entry) -> int:
@@ -109,6 +107,20 @@ class Siblings:
         except ValueError:
             return own
         return number if number < self._place.of else own
+
+    def _untold(self, number: int, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Send to a sibling; returns what it does not get. What has no form there costs the others nothing."""
+        told = _Told(
+            [each for each in entries if isinstance(each, Outcome)],
+            [each for each in entries if isinstance(each, Attempt)],
+        )
+        try:
+            return () if self._send(number, told) else entries
+        except UNWRITABLE:
+            if len(entries) > 1:
+                return [left for each in entries for left in self._untold(number, (each,))]
+            log.exception("an entry of Envoy's access log cannot be told to another worker")
+            return entries
 
     def _send(self, number: int, told: _Told) -> bool:
         try:

@@ -66,8 +66,12 @@ class Worker:
                 status = await self._live()
             except OSError as error:  # no memory, or no descriptors, for another process
                 status, self._said = 1, f"it cannot be started: {error.strerror or error}"
+            except Exception as error:
+                log.exception("worker %d cannot be followed", self.number)
+                status, self._said = 1, f"it cannot be followed: {error}"
             if self._ending:
                 return
+            await self._gone()
             if not self.serving.done():
                 self.serving.set_exception(self._failure(status))
                 return
@@ -122,9 +126,17 @@ class Worker:
         with suppress(ConnectionError):
             process.stdin.write(told(self._settings))
             await process.stdin.drain()
-        async for line in process.stdout:
+        while line := await _line(process.stdout):
             self._hear(line.decode(errors="replace").strip())
         return await process.wait()
+
+    async def _gone(self) -> None:
+        """Kill the process if it runs though nobody follows it: its door is wanted for the next one."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
     def _hear(self, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -144,6 +156,13 @@ class Worker:
         if self._said:
             return ConfigError(self._said)
         return ProcessError(f"worker {self.number} ended with status {status} before it served; see what it said above")
+
+
+async def _line(stdout: asyncio.StreamReader) -> bytes:
+    """The next line, b"" at the end. One that is longer than what is kept is no word of ours, and is passed over."""
+    while True:
+        with suppress(ValueError):
+            return await stdout.readline()
 
 
 async def supervise(settings: ServeSettings, news: News | None = None) -> None:

@@ -128,6 +128,37 @@ async def test_the_reading_process_ends_with_its_owner() -> None:
     await until(lambda: not Path(f"/proc/{process_id}").exists())
 
 
+async def test_who_closes_while_the_process_hangs_waits_for_nothing() -> None:
+    """The thread hears at once that nobody wants to know; the process, stopped here, is ended all the same."""
+    reader = BodyReader(PATIENT_S)
+    async with reader:
+        assert isinstance(await reader.read(unread(), salts), Prompt)
+        process_id = reader.process_id
+        assert process_id is not None
+        os.kill(process_id, signal.SIGSTOP)
+        calls = [asyncio.create_task(reader.read(unread(), salts)) for _ in range(3)]
+        while not any(work.running() for work in reader._pending):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert reader._other is not None
+        reader._other._line.settimeout(None)  # nothing but the end ends it
+    async with asyncio.timeout(PATIENT_S):
+        assert await asyncio.gather(*calls) == [None, None, None]
+    await until(lambda: not Path(f"/proc/{process_id}").exists())
+    assert not reader.pending
+
+
+async def test_a_process_that_was_begun_while_its_owner_closed_ends_too() -> None:
+    """Nobody could hang up yet."""
+    reader = BodyReader(PATIENT_S)
+    async with reader:
+        call = asyncio.create_task(reader.read(unread(), salts))
+        while not any(work.running() for work in reader._pending):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await call
+    reader._thread.shutdown(wait=True)
+    assert reader.process_id is None
+
+
 @pytest.mark.parametrize("lacking", ["subprocess.Popen", "os.memfd_create"])
 async def test_a_process_that_cannot_be_begun_leaves_no_descriptor_open(
     lacking: str, monkeypatch: pytest.MonkeyPatch

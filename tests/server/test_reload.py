@@ -92,7 +92,8 @@ async def watching(
 ) -> AsyncIterator[tuple[Reload[ServeSettings], list[ServeSettings]]]:
     """Somebody who looks often, and what it hands over."""
     monkeypatch.setattr(reload, "WATCH_S", 0.01)
-    news, taken = reloading(settings_of(file), lambda: settings_of(file), file), []
+    news = reloading(settings_of(file), lambda: settings_of(file), file)
+    taken: list[ServeSettings] = []
     task = asyncio.create_task(news.run(taken.append))
     yield news, taken
     assert not task.done()
@@ -155,7 +156,8 @@ async def test_what_changed_between_the_reading_and_the_watching_is_not_missed(
     file = tmp_path / "extproc.yaml"
     old = settings_of(file, "serve: {max_streams: 1}")
     file.write_text("serve: {max_streams: 2}")
-    news, taken = reloading(old, lambda: settings_of(file), file), []
+    news = reloading(old, lambda: settings_of(file), file)
+    taken: list[ServeSettings] = []
     task = asyncio.create_task(news.run(taken.append))
     await counted(news, DONE, 1)
     task.cancel()

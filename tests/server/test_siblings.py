@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ class Group:
         self.heard: list[list[Entry]] = [[] for _ in members]
         self._news = asyncio.Event()
         for heard, member in zip(self.heard, members, strict=True):
-            member.heard = lambda entries, heard=heard: self._hear(heard, entries)
+            member.heard = partial(self._hear, heard)
 
     def _hear(self, heard: list[Entry], entries: Iterable[Entry]) -> None:
         heard += entries
@@ -129,3 +130,26 @@ async def test_what_is_no_word_of_a_worker_is_told_in_the_log_and_costs_nothing(
     assert group.members[0].pass_on([entry]) == []
     await group.until(1)
     assert "not understood" in caplog.text
+
+
+@pytest.mark.parametrize("of", ["text", "number"])
+async def test_what_cannot_be_told_stays_and_the_others_of_its_batch_are_told(
+    group: Group, caplog: pytest.LogCaptureFixture, of: str
+) -> None:
+    """Half a surrogate pair, or more than 64 bits: such an outcome ends no other's."""
+    entry = group.of(1)
+    odd = replace(entry, address="\ud800") if of == "text" else replace(entry, prompt_tokens=2**70)
+    batch = [entry, odd, replace(entry, status=500)]
+    assert group.members[0].pass_on(batch) == [odd]
+    await group.until(2)
+    assert group.heard == [[], [entry, batch[2]], []]
+    assert "cannot be told" in caplog.text
+
+
+async def test_an_attempt_that_cannot_be_told_ends_nothing(group: Group) -> None:
+    """The others learn of those around it."""
+    failed = Attempt("127.0.0.1:1", 503)
+    batch = [replace(failed, address="\udfff"), failed]
+    assert group.members[0].pass_on(batch) == batch
+    await group.until(2)
+    assert group.heard == [[], [failed], [failed]]
