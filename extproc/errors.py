@@ -10,7 +10,7 @@ RecursionError.
 """
 
 UNWRITABLE = (ValueError, TypeError, OverflowError, RecursionError)
-"""What encoding raises for a value that has no form there: half a surrogate pair, a number beyond 64 bits, such types."""
+"""What encoding raises for a value that has no form there: half a surrogate pair, more than 64 bits, such types."""
 
 
 class ExtprocError(Exception):

@@ -51,6 +51,14 @@ def bind(
     return _add(server, _written(host, port), certificates)
 
 
+def see_free(where: Endpoint) -> None:
+    """Raise ConfigError if a server could not listen there now; a dead socket is taken away."""
+    if isinstance(where, UnixSocket):
+        _clear(where.path)
+    else:
+        _try(*where)
+
+
 def _try(host: str, port: int) -> None:
     """Bind for a moment, as gRPC is about to: it would say why it cannot in its own log alone, in its own words."""
     refusal = OSError("no such address")

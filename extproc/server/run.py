@@ -43,7 +43,7 @@ from extproc.observe.observer import Observer
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.admin import Admin
 from extproc.server.advice import Advice
-from extproc.server.binding import told
+from extproc.server.binding import see_free, told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.ext_proc import Shell
@@ -80,6 +80,8 @@ async def serve(
 
     `serves` is told the port, 0 of a socket, once requests may come. `news` has other settings while it serves.
     """
+    for where in (settings.listen, settings.pages):  # before anything begins that would have to be ended for it
+        see_free(where)
     stop = told_to_stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     router = Router(settings.policy, settings.speed_priors)

@@ -19,6 +19,7 @@ from extproc.addresses import Endpoint, UnixSocket, worker_endpoints
 from extproc.config import ServeSettings, WorkerPlace
 from extproc.errors import ConfigError, ProcessError
 from extproc.observe.config_metrics import ConfigCollector
+from extproc.server.binding import see_free
 from extproc.server.reload import News
 from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.worker_pages import WorkerPages
@@ -177,6 +178,8 @@ async def supervise(settings: ServeSettings, news: News | None = None) -> None:
         raise ConfigError(
             f"{settings.workers} workers would take the address of --metrics-listen, {_text(settings.pages)}"
         )
+    for door in doors:  # before any process begins: one that serves already would have to be drained for the last one
+        see_free(door)
     stop = told_to_stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
         group = secrets.token_hex(2)

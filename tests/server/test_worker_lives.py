@@ -1,4 +1,4 @@
-"""One worker's place: whatever its process says, or whatever is wrong with following it, another one takes the place."""
+"""One worker's place: whatever its process says, and whatever is wrong with following it, it is filled again."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def begun(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "pids").read_text().split()]
 
 
+def exists(pid: int) -> bool:
+    """Whether there is such a process, be it a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
 async def test_a_process_that_cannot_be_followed_is_ended_and_another_one_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,9 +68,9 @@ async def test_a_process_that_cannot_be_followed_is_ended_and_another_one_begun(
         assert worker.restarts == 1
         assert "worker 0 cannot be followed" in caplog.text
         first, second = begun(tmp_path)
-        assert not Path(f"/proc/{first}").exists()
-        assert Path(f"/proc/{second}").exists()
-    assert not Path(f"/proc/{second}").exists()
+        assert not exists(first)
+        assert exists(second)
+    assert not exists(second)
 
 
 async def test_a_line_of_any_length_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,4 +88,4 @@ async def test_a_first_process_that_cannot_be_followed_is_told_to_who_waits(
         with pytest.raises(ConfigError, match="cannot be followed"):
             await asyncio.wait_for(asyncio.shield(worker.serving), PATIENT_S)
     (only,) = begun(tmp_path)
-    assert not Path(f"/proc/{only}").exists()
+    assert not exists(only)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 import orjson
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.adapters.http_client import Answer, HttpClient
@@ -199,5 +201,25 @@ def test_a_worker_that_cannot_start_at_all_ends_the_others_with_one_line(tmp_pat
     done = extproc("serve", "--listen", f"unix:{tmp_path}/door", *flags)
     assert done.returncode == 2
     why = f"cannot listen on unix:{tmp_path}/door.1: a file that is no socket lies there"
-    assert done.stderr.strip().splitlines()[-1] == f"extproc serve: {why}"
+    assert done.stderr.strip().splitlines() == [f"extproc serve: {why}"]
     assert not (tmp_path / "door.0").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("flag", ["--listen", "--metrics-listen"])
+def test_a_port_in_use_is_one_line_and_nothing_was_begun(tmp_path: Path, workers: int, flag: str) -> None:
+    """Not even of what serves for a moment and drains again; nor does a configuration file tell anything before."""
+    (tmp_path / "extproc.yaml").write_text("serve: {max_streams: 7}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        places = {"--listen": ANYWHERE, "--metrics-listen": ANYWHERE} | {flag: f"127.0.0.1:{port}"}
+        flags = [text for pair in places.items() for text in pair]
+        done = extproc(
+            "serve", *flags, "--workers", str(workers), "--config", str(tmp_path / "extproc.yaml"), "--redis-url",
+            "redis://127.0.0.1:1/0",
+        )  # fmt: skip
+    assert done.returncode == 2
+    why = f"extproc serve: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert done.stderr.strip().splitlines() == [why]
