@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from extproc.core.tokens.kept_windows import KeptWindows, Level
 from extproc.core.tokens.length_window import Distribution, LengthWindow
 
 WINDOW_SAMPLES = 256
@@ -43,7 +44,7 @@ class AnswerKind:
         bucket = -1 if max_output_tokens is None else bisect_left(_BUCKETS_TOKENS, max_output_tokens)
         return cls(model, api, tenant, stream, bucket)
 
-    def levels(self) -> tuple[_Level, ...]:
+    def levels(self) -> tuple[Level, ...]:
         """Keys under which its answers are kept, the most special first."""
         return (
             (self.model, self.api, self.tenant, self.stream, self.cap_bucket),
@@ -51,9 +52,6 @@ class AnswerKind:
             (self.model, self.api, self.tenant),
             (self.model, self.api),
         )
-
-
-_Level = tuple[str | bool | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +85,14 @@ class OutputLengths:
     """Output lengths of every kind of request that was answered; unknown kinds are answered for by wider ones.
 
     The widest is (model, API), and before it knows enough, a prior, which `stand_in` may replace. At most `max_kinds`
-    windows are kept, those that most recently learned something.
+    windows are kept, those that learn most often (`kept_windows`).
     """
 
     def __init__(self, window_samples: int = WINDOW_SAMPLES, max_kinds: int = MAX_KINDS) -> None:
         self._window_samples = window_samples
-        self._max_kinds = max_kinds
         self._prior_lengths = _prior_lengths()
         self._prior = _uniform(self._prior_lengths)
-        self._windows: OrderedDict[_Level, LengthWindow] = OrderedDict()
+        self._windows = KeptWindows(max_kinds, self._window, MIN_SAMPLES)
         self._kept: OrderedDict[tuple[str, str], tuple[_Share, _Share]] = OrderedDict()
         self._stand_ins: OrderedDict[str, Distribution] = OrderedDict()  # by model, the latest last
 
@@ -123,11 +120,7 @@ class OutputLengths:
         if tokens < 0:
             return
         is_bound = limit_tokens is not None and tokens >= limit_tokens
-        levels = kind.levels()
-        for level in levels:
-            self._window(level, is_widest=level == levels[-1]).add(tokens, is_bound)
-        while len(self._windows) > self._max_kinds:
-            self._windows.popitem(last=False)
+        self._windows.learn(kind.levels(), tokens, is_bound)
         if stated is not None:
             self._hold_against(kind, tokens, stated)
 
@@ -159,7 +152,7 @@ class OutputLengths:
 
     def _distribution(self, kind: AnswerKind) -> Distribution:
         stand_in = self._stand_ins.get(kind.model)
-        if not self._windows:
+        if not len(self._windows):
             return stand_in or self._prior
         levels = kind.levels()
         for level in levels:
@@ -170,13 +163,8 @@ class OutputLengths:
                 return window.distribution()
         return stand_in or self._prior
 
-    def _window(self, level: _Level, is_widest: bool) -> LengthWindow:
-        window = self._windows.get(level)
-        if window is None:
-            seeds = self._prior_lengths if is_widest else ()
-            window = self._windows[level] = LengthWindow(self._window_samples, seeds)
-        self._windows.move_to_end(level)
-        return window
+    def _window(self, is_widest: bool) -> LengthWindow:
+        return LengthWindow(self._window_samples, self._prior_lengths if is_widest else ())
 
     def _hold_against(self, kind: AnswerKind, tokens: int, stated: Expected) -> None:
         key = (kind.model, kind.api)
