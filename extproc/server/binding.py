@@ -51,12 +51,13 @@ def bind(
     return _add(server, _written(host, port), certificates)
 
 
-def see_free(where: Endpoint) -> None:
-    """Raise ConfigError if a server could not listen there now; a dead socket is taken away."""
-    if isinstance(where, UnixSocket):
-        _clear(where.path)
-    else:
-        _try(*where)
+def see_free(*places: Endpoint) -> None:
+    """Raise ConfigError if a server could not listen at one of them now; a dead socket is taken away."""
+    for where in places:
+        if isinstance(where, UnixSocket):
+            _clear(where.path)
+        else:
+            _try(*where)
 
 
 def _try(host: str, port: int) -> None:

@@ -178,8 +178,7 @@ async def supervise(settings: ServeSettings, news: News | None = None) -> None:
         raise ConfigError(
             f"{settings.workers} workers would take the address of --metrics-listen, {_text(settings.pages)}"
         )
-    for door in doors:  # before any process begins: one that serves already would have to be drained for the last one
-        see_free(door)
+    see_free(*doors)  # before any process begins: one that serves already would have to be drained for the last one
     stop = told_to_stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
         group = secrets.token_hex(2)

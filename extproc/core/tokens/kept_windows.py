@@ -1,8 +1,8 @@
-"""Which windows of answer lengths are kept where there are more kinds of answers than room: those that learn most often.
+"""Which windows of answer lengths are kept, of more kinds than there is room for: those that learn most often.
 
-While there is room, every kind has a window. Then a kind gets one in another's place, if the next wider one knows enough
-to speak already, and if its answers come far more often than the other's do now. Whoever came last does not suffice: of
-more tenants than there is room for, each would lose its window before it had learned anything.
+While there is room, every kind has a window. Then a kind gets one in another's place, if the next wider one knows
+enough to speak already, and if its answers come far more often than the other's do now. To keep those that came last
+does not do: of more tenants than there is room for, each would lose its window before it had learned anything.
 
 *Often* is measured in lessons between two of a kind, no clock: the mean of the last ones, or, where a kind has not been
 heard of for much longer than that, what its silence says. A wider kind is worth more than a narrower one, which adds
