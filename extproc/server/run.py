@@ -101,8 +101,13 @@ async def serve(
         )
     )
     observer, tally, watch = observing(router, metrics)
-    own = partial(replace, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES)
-    live = LiveSettings(settings, router, tally, own, partial(RateLimits, registry.link, registry.base, name))
+    live = LiveSettings(
+        settings,
+        router,
+        tally,
+        partial(replace, counted_models=tokenizers.models, read_apart_bytes=APART_BYTES),
+        partial(RateLimits, registry.link, registry.base, name),
+    )
     cold_waits = ColdWaits(router)
     siblings = Siblings(settings.worker) if settings.worker is not None else None
     service = Service(
