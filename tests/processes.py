@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -32,10 +33,10 @@ _POLL_S = 0.01
 class Processes(processes.Processes):
     """As the demo's, but its commands are forked."""
 
-    async def start_extproc(self, name: str, *arguments: str) -> Child:
-        """Start a subcommand of `extproc`."""
+    async def start_extproc(self, name: str, *arguments: str, before: Callable[[], None] | None = None) -> Child:
+        """Start a subcommand of `extproc`; `before`, a function of a module, is called in its process before it."""
         log = self._directory / f"{name}.log"
-        child = Child(name, _Forked(_started(arguments, log, log)), log)  # type: ignore[arg-type]
+        child = Child(name, _Forked(_started(arguments, log, log, before)), log)  # type: ignore[arg-type]
         self._children.append(child)
         return child
 
@@ -89,15 +90,23 @@ def _context() -> ForkServerContext:
     return context
 
 
-def _started(arguments: tuple[str, ...], output: Path, errors: Path) -> ForkServerProcess:
+def _started(
+    arguments: tuple[str, ...], output: Path, errors: Path, before: Callable[[], None] | None = None
+) -> ForkServerProcess:
     for path in {output, errors}:
         path.write_bytes(b"")
-    process = _context().Process(target=_run, args=(arguments, dict(os.environ), output, errors))
+    process = _context().Process(target=_run, args=(arguments, dict(os.environ), output, errors, before))
     process.start()
     return process
 
 
-def _run(arguments: tuple[str, ...], environment: dict[str, str], output: Path, errors: Path) -> None:
+def _run(
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    output: Path,
+    errors: Path,
+    before: Callable[[], None] | None = None,
+) -> None:
     """In the child."""
     os.setsid()
     for descriptor, path in enumerate((Path(os.devnull), output, errors)):
@@ -108,5 +117,7 @@ def _run(arguments: tuple[str, ...], environment: dict[str, str], output: Path, 
     os.environ.update(environment)
     from extproc.cli import main
 
+    if before is not None:
+        before()
     sys.argv = ["extproc", *arguments]
     sys.exit(main(arguments))

