@@ -17,7 +17,9 @@ from extproc.cli import main
 from extproc.config_file.load import load_policy
 from extproc.core.admission.admission import Admission
 from extproc.core.fleet.events import Published
+from extproc.core.replay.look import look
 from extproc.core.replay.replayed import policy_of
+from extproc.core.replay.seen import Seen
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Load, Totals
@@ -291,6 +293,49 @@ def test_a_request_that_was_held_is_recorded_as_it_was_let_go() -> None:
     line = lines[-1]
     assert isinstance(line, DecisionLine)
     assert (line.id, line.held_s, line.seen.now) == ("second", 0.1, 0.1)
+    assert not recorder._pending
+
+
+@pytest.mark.parametrize("ends", ["let go", "shed"])
+def test_a_request_that_is_held_is_not_looked_at_with_each_try(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look copies the fleet: one when it is held, and one when it is let go; who is shed has the first one."""
+    looks = []
+
+    def counted(options: Any, snapshot: Any, now: float, *rest: Any) -> Seen:
+        looks.append(now)
+        return look(options, snapshot, now, *rest)
+
+    monkeypatch.setattr("extproc.observe.recorder.look", counted)
+    lines: list[Line] = []
+
+    def write(line: Line) -> bool:
+        lines.append(line)
+        return True
+
+    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
+    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
+    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+    hold = second.receive(RequestBody(content), 0.0, 0.0)
+    assert isinstance(hold, Hold)
+    for number in range(1, 20):
+        assert made.let_go(number / 100, 0.0) == ()
+    assert looks == [0.0, 0.0]  # one of each request
+    ends_s = 0.5 if ends == "let go" else hold.until_s
+    if ends == "let go":
+        first.close(ends_s)
+    [turn] = made.let_go(ends_s, 0.0)
+    replies = second.resume(turn.choice, ends_s, 0.0)
+    assert isinstance(replies, tuple)
+    recorder.replied(second, replies[0])
+    line = lines[-1]
+    assert isinstance(line, DecisionLine)
+    assert (line.id, line.decided.chosen, line.seen.now) == (
+        ("second", "a", ends_s) if ends == "let go" else ("second", None, 0.0)
+    )
+    assert len(looks) == (3 if ends == "let go" else 2)
     assert not recorder._pending
 
 
