@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from extproc.core.admission.bounds import Bounds
-from extproc.core.admission.passing import may_pass
+from extproc.core.admission.tries import may_wait
 from extproc.core.replay.look import look
 from extproc.core.replay.seen import Seen
 from extproc.core.snapshot import Policy, Snapshot
@@ -64,7 +64,7 @@ class Recorder:
         request_id = options[0].request.id
         if not drawn(request_id, self._share):
             return
-        waits = choice.decision.chosen is None and any(may_pass(decision) for _, decision in choice.decided)
+        waits = choice.decision.chosen is None and may_wait(choice)
         before = self._pending.get(request_id)
         if waits and before is not None and before.waits:
             return

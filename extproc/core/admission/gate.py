@@ -14,7 +14,7 @@ from extproc.core.admission.admission import Admission
 from extproc.core.admission.bounds import Bounds, bounds_for
 from extproc.core.admission.debts import service_tokens
 from extproc.core.admission.flow import Flow
-from extproc.core.admission.passing import may_pass
+from extproc.core.admission.tries import again_in_s, is_elsewhere, may_wait, turned_down
 from extproc.core.admission.turns import Held, Turn
 from extproc.core.admission.waiting_room import Entry, WaitingRoom
 from extproc.core.eligibility.constraints import demand_of
@@ -27,7 +27,6 @@ from extproc.core.values.request import Request, RequestClass
 Place = Callable[[Sequence[Option], float, float, Set[str], Bounds | None], Choice]
 """Decides among options within bounds, at a time with a draw; and books what it chooses."""
 
-_SOONEST_S, _LATEST_S = 0.005, 0.1  # until the heads are tried again though nothing is heard to have changed
 _TURNS_AT_ONCE = 64  # in one call: whoever calls has something else to do in between
 _LANES_AT_ONCE = 8  # that are tried in one call: half of them the first ones, the others in turn
 _ASKED_BEFORE = 8  # held requests, before the head of their lane goes where it loses its prefix
@@ -83,7 +82,7 @@ class Gate:
         if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
             return self._hold(entry, self._stuck.get(entry.lane, head.decision), now)
         choice = self._try(entry, now, draw, full)
-        if choice.decision.chosen is not None or not _may_wait(choice):
+        if choice.decision.chosen is not None or not may_wait(choice):
             return choice
         return self._hold(entry, choice.decision, now)
 
@@ -95,14 +94,14 @@ class Gate:
         if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
             return None
         choice = weigh(options, now, draw, frozenset(), self._bounds(options[0].request, now, 0.0))
-        return choice if choice.decision.chosen is not None or not _may_wait(choice) else None
+        return choice if choice.decision.chosen is not None or not may_wait(choice) else None
 
     def let_go(self, now: float, draw: float, full: Set[str] = frozenset()) -> tuple[Turn, ...]:
         """Those whose turn has come: there is room for them, or they are shed."""
         turns, self._shed = self._shed, []
         while (end := self.room.next_end()) is not None and end.until_s <= now:
             self.room.remove(end.request_id)
-            turns.append(_shed(end, self._too_late(end, now), self._stuck.get(end.lane)))
+            turns.append(turned_down(end, self._too_late(end, now), self._stuck.get(end.lane)))
         shed = len(turns)
         self._again_s = float("inf")
         for lane in self._lanes():
@@ -112,9 +111,9 @@ class Gate:
                     break
                 draw = (draw + _TURN) % 1.0
                 gone, choice = self._next(head, now, draw, full)
-                if choice.decision.chosen is None and _may_wait(choice):
+                if choice.decision.chosen is None and may_wait(choice):
                     self._stuck[lane] = choice.decision
-                    self._again_s = min(self._again_s, now + _again_in_s(choice.decision))
+                    self._again_s = min(self._again_s, now + again_in_s(choice.decision))
                     break
                 self.room.remove(gone.request_id)
                 self._flow.add(now)
@@ -176,7 +175,7 @@ class Gate:
         goes there without: computing prompts anew is what an overloaded fleet can least afford.
         """
         choice = self._try(head, now, draw, full, keeps_prefix=_wants_one_model(head))
-        if choice.decision.chosen is not None or not _is_elsewhere(choice):
+        if choice.decision.chosen is not None or not is_elsewhere(choice):
             return head, choice
         for entry in self.room.behind(head, _ASKED_BEFORE):
             other = self._try(entry, now, draw, full, keeps_prefix=True)
@@ -236,17 +235,17 @@ class Gate:
         rules = self._rules
         entry = replace(entry, decision=why)
         if entry.body_bytes > rules.max_held_bytes:  # nobody has to make room for what there is no room for
-            return _shed(entry, self._no_room(entry), self._stuck.get(entry.lane)).choice
+            return turned_down(entry, self._no_room(entry), self._stuck.get(entry.lane)).choice
         self.room.add(entry)
         while len(self.room) > rules.max_held_requests or self.room.body_bytes > rules.max_held_bytes:
             last = self.room.last()
             assert last is not None  # something is over a limit
             self.room.remove(last.request_id)
-            shed = _shed(last, self._no_room(last), self._stuck.get(last.lane))
+            shed = turned_down(last, self._no_room(last), self._stuck.get(last.lane))
             if last.request_id == entry.request_id:
                 return shed.choice
             self._shed.append(shed)
-        self._again_s = min(self._again_s, now + _again_in_s(why))
+        self._again_s = min(self._again_s, now + again_in_s(why))
         return Held(entry.request_id, entry.until_s)
 
     def _no_room(self, last: Entry) -> Rejection:
@@ -271,37 +270,10 @@ def _tokens(request: Request, chosen: Candidate) -> float:
     return service_tokens(request.prompt_tokens - chosen.cached_tokens, request.expected_output_tokens)
 
 
-def _shed(entry: Entry, why: Rejection, stuck: Decision | None) -> Turn:
-    """Turned down for what the router says; what stood against each instance says when it may come again."""
-    rejected = (entry.decision if stuck is None else stuck).rejected
-    decision = Decision(None, (), (*rejected, why))
-    option, *others = entry.options
-    return Turn(entry.request_id, Choice(option, decision, tuple([(each, decision) for each in others])))
-
-
-def _may_wait(choice: Choice) -> bool:
-    return any(may_pass(decision) for _, decision in choice.decided)
-
-
 def _wants_one_model(entry: Entry) -> bool:
     """Whether it is left open on which instance it goes, but not as which model, unless that one has no room."""
     first, *others = entry.options
     return all(other.rank > first.rank for other in others)
-
-
-def _is_elsewhere(choice: Choice) -> bool:
-    """Whether there is room, but not where its prefix is."""
-    return any(each.reason is Reason.PREFIX_ELSEWHERE for _, decision in choice.decided for each in decision.rejected)
-
-
-def _again_in_s(decision: Decision) -> float:
-    """Seconds until it is worth trying again: a first token that is late by so much is in time so much later."""
-    late_s = [
-        float(each.needs) - float(each.has)
-        for each in decision.rejected
-        if each.reason is Reason.TTFT_BEYOND_BOUND and isinstance(each.needs, float) and isinstance(each.has, float)
-    ]
-    return min(_LATEST_S, max(_SOONEST_S, min(late_s, default=_LATEST_S)))
 
 
 def _lane(options: Sequence[Option]) -> Hashable:
