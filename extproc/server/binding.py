@@ -51,13 +51,18 @@ def bind(
     return _add(server, _written(host, port), certificates)
 
 
-def see_free(*places: Endpoint) -> None:
+def see_free(*places: Endpoint, pages: Endpoint | None = None) -> None:
     """Raise ConfigError if a server could not listen at one of them now; a dead socket is taken away."""
     for where in places:
         if isinstance(where, UnixSocket):
             _clear(where.path)
         else:
             _try(*where)
+    if pages is not None:
+        try:
+            see_free(pages)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; --metrics-listen names another") from None
 
 
 def _try(host: str, port: int) -> None:

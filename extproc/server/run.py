@@ -80,7 +80,7 @@ async def serve(
 
     `serves` is told the port, 0 of a socket, once requests may come. `news` has other settings while it serves.
     """
-    see_free(settings.listen, settings.pages)  # before anything begins that would have to be ended for it
+    see_free(settings.listen, pages=settings.pages)  # before anything begins that would have to be ended for it
     stop = told_to_stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     router = Router(settings.policy, settings.speed_priors)

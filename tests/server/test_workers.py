@@ -222,4 +222,6 @@ def test_a_port_in_use_is_one_line_and_nothing_was_begun(tmp_path: Path, workers
         )  # fmt: skip
     assert done.returncode == 2
     why = f"extproc serve: cannot listen on 127.0.0.1:{port}: Address already in use"
+    if flag == "--metrics-listen":
+        why += "; --metrics-listen names another"
     assert done.stderr.strip().splitlines() == [why]
