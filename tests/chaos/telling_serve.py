@@ -7,8 +7,6 @@ then on, and as much of malloc's, so that whoever measures can show that it woul
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import socket
 import sys
@@ -17,31 +15,16 @@ from typing import Any
 
 from extproc.cli import main
 from extproc.core.router import Router
+from tests.memory_in_use import lose_bytes, malloc_bytes, python_objects
 
 LEAKED_BYTES = 100
 _EMPTY_BYTES = sys.getsizeof(b"")
 _kept: list[bytes] = []
 
 
-class _MallInfo(ctypes.Structure):
-    """What glibc's malloc tells of all its arenas (mallinfo(3))."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-_libc = ctypes.CDLL(None)
-_libc.mallinfo2.restype = _MallInfo
-_libc.malloc.argtypes, _libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-
-
 def in_use() -> dict[str, int]:
-    """Objects that Python's allocator has handed out, and bytes that malloc has: numpy's, gRPC's, large objects."""
-    gc.collect()
-    info = _libc.mallinfo2()
-    return {"objects": sys.getallocatedblocks(), "malloc_bytes": info.uordblks + info.hblkhd}
+    """Python's objects and malloc's bytes."""
+    return {"objects": python_objects(), "malloc_bytes": malloc_bytes()}
 
 
 def leak() -> dict[str, int]:
@@ -50,10 +33,10 @@ def leak() -> dict[str, int]:
 
     def leaking(router: Router, request_id: str, now: float) -> None:
         _kept.append(bytes(LEAKED_BYTES - _EMPTY_BYTES))
-        _libc.malloc(LEAKED_BYTES)
+        lose_bytes(LEAKED_BYTES)
         release(router, request_id, now)
 
-    Router.release = leaking  # type: ignore[method-assign]
+    Router.release = leaking  # type: ignore[method-assign, assignment]
     return {}
 
 
