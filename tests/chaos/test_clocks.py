@@ -72,6 +72,7 @@ async def test_parts_whose_clocks_are_hours_apart_work_together(tmp_path: Path) 
         print(f"\nclocks apart: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
         assert toll.decided_share >= DECIDED_SHARE
+        assert toll.passed_on == 0
         await house.idle()
 
 
@@ -92,4 +93,5 @@ async def test_clocks_that_are_set_under_load_change_nothing(tmp_path: Path) -> 
         print(f"\nclocks set: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
         assert toll.decided_share >= DECIDED_SHARE
+        assert toll.passed_on == 0
         await house.idle()

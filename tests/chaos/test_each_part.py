@@ -28,12 +28,16 @@ FROZEN_S = 6.0  # longer than an agent gives an engine, and than Envoy's check a
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a part, or two of them at once. Of `decided_share` of the requests the service decides, at least."""
+    """What befalls a part, or two of them at once. Of `decided_share` of the requests the service decides, at least.
+
+    `knows`: the service knows instances all the while, so that it passes no request on by itself.
+    """
 
     part: str
     what: str  # killed, or frozen
     decided_share: float = DECIDED_SHARE
     comes_back: bool = False  # without our starting it
+    knows: bool = True
 
     @property
     def name(self) -> str:
@@ -62,7 +66,9 @@ FAULTS = (
     Fault("a", "killed"),
     Fault("a", "frozen"),
     Fault("redis and xds", "killed"),  # a machine that both were on
-    Fault("redis and serve", "killed", 0.0),  # nothing is known anywhere, until agents have published again
+    Fault(
+        "redis and serve", "killed", 0.0, knows=False
+    ),  # nothing is known anywhere, until agents have published again
     Fault("agent and xds", "killed"),
 )
 
@@ -148,6 +154,7 @@ async def test_a_part_fails_and_no_request_is_lost_with_it(house: House, fault: 
     print(f"\n{fault.name}: {toll}")  # noqa: T201
     assert toll.lost == 0, toll.words
     assert toll.decided_share >= fault.decided_share
+    assert not (fault.knows and toll.passed_on)
     later = [each.decided for each in house.log.read().values() if each.began_s > well_s]
     assert later.count(True) >= DECIDED_SHARE * len(later) > 0
     await house.idle()

@@ -38,4 +38,5 @@ async def test_a_killed_llama_cpp_takes_nothing_else_with_it(tmp_path: Path) -> 
             print(f"\nllama.cpp {victim} killed: {toll}")  # noqa: T201
             assert toll.lost == 0, toll.words
             assert toll.decided_share >= DECIDED_SHARE
+            assert toll.passed_on == 0
             await house.idle()

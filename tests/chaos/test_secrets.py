@@ -73,4 +73,5 @@ async def test_certificates_and_their_ca_are_replaced_under_load(tmp_path: Path)
         print(f"\ncertificates: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
         assert toll.decided_share >= DECIDED_SHARE
+        assert toll.passed_on == 0
         assert refused[1] == _stat(house, REFUSALS[1]) == 0

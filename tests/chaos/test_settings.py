@@ -68,4 +68,5 @@ async def test_wrong_settings_leave_the_old_ones_in_force(tmp_path: Path) -> Non
         print(f"\nwrong settings, {len(WRONG)} kinds: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
         assert toll.decided_share >= DECIDED_SHARE
+        assert toll.passed_on == 0
         assert "the new ones are in force" in house.running["serve"].output()

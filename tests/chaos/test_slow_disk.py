@@ -65,4 +65,5 @@ async def test_a_redis_that_waits_for_its_disk_holds_no_request_up(tmp_path: Pat
         print(f"\nslow disk, {delayed} calls of {DELAY_US / 1e6} s: {toll}")  # noqa: T201
         assert toll.lost == 0, toll.words
         assert toll.decided_share >= DECIDED_SHARE
+        assert toll.passed_on == 0
         await house.idle()
