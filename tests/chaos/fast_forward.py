@@ -22,7 +22,9 @@ from tests.core.builders import MODEL, instance
 
 TENANT_HEADER = "x-tenant"
 SESSIONS = 2_000
-TENANTS = 500
+# More than any table of tenants has room for, so that these are full early, and turn over; with some hundreds, windows
+# of answers' lengths (1,024 of them) would fill during all of the run.
+TENANTS = 5_000
 # Names of guests, which come again. With ever new ones two bounded tables would fill during all of the run: what is
 # known of those whose records ran out is kept for `RETENTION_S`, some 25 kB each, and counters keep 1,024 names.
 GUESTS = 12
