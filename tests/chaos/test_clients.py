@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.asyncio(loop_scope="module")]
 
 ABORTS, AT_ONCE = 3000, 100
 SLOW = 200
-SLOW_S = 12  # seconds of one byte each; then half of them send the rest, and half vanish
+SLOW_S = 8  # seconds of one byte each; then half of them send the rest, and half vanish
 BESIDE_RPS = 50.0  # of clients that are well
 
 
