@@ -59,7 +59,7 @@ def _short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def under_load(redis_url: str, folder: Path) -> AsyncIterator[Watched]:
     """Run engines, agent, service and Envoy with a steady load; at the end no request may have failed."""
-    async with Processes(folder) as processes, HttpClient(timeout_s=60.0) as http:
+    async with Processes(folder) as processes, HttpClient(timeout_s=60.0, connect_timeout_s=30.0) as http:
         engines = await start_engines(processes, ENGINES)
         async with running_stack(processes, folder, engines, redis_url, compared=False) as stack:
             agent = next(child for child in processes.children if child.name == "agent")

@@ -128,7 +128,8 @@ class Traffic:
 
     async def _send(self) -> None:
         began_s = due_s = time.monotonic()
-        async with HttpClient(timeout_s=60.0, connections=2 * _MOST_OPEN) as http, asyncio.TaskGroup() as requests:
+        http = HttpClient(timeout_s=60.0, connect_timeout_s=30.0, connections=2 * _MOST_OPEN)
+        async with http, asyncio.TaskGroup() as requests:
             while not self._over.is_set():
                 await self._open.acquire()
                 requests.create_task(self._one(http, self.sent))
