@@ -26,7 +26,7 @@ SESSIONS = 2_000
 # of answers' lengths (1,024 of them) would fill during all of the run.
 TENANTS = 5_000
 # Names of guests, which come again. With ever new ones two bounded tables would fill during all of the run: what is
-# known of those whose records ran out is kept for `RETENTION_S`, some 25 kB each, and counters keep 1,024 names.
+# known of those whose records ran out is kept for `RETENTION_S`, 10 to 20 kB each, and counters keep 1,024 names.
 GUESTS = 12
 ABORTED_SHARE = 0.1
 # The message after which a client leaves. After the body's (1) the decision is never read, so that no outcome comes:
