@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from extproc.core.fleet.events import DEFAULT_TTL_S
 from tests.chaos.house import LONG_S, WORKERS, House, running_house
 from tests.chaos.traffic import Traffic
 from tests.e2e.eventually import eventually
@@ -151,6 +152,7 @@ async def test_a_part_fails_and_no_request_is_lost_with_it(house: House, fault: 
     toll = await traffic.toll(failing, at_s)
     print(f"\n{fault.name}: {toll}")  # noqa: T201
     assert toll.lost == 0, toll.words
-    assert not (fault.knows and toll.passed_on)
+    forgets = "agent" in fault.parts and well_s - at_s > DEFAULT_TTL_S  # on a starved machine its records run out
+    assert toll.passed_on == 0 or forgets or not fault.knows
     await house.idle()
     assert len([await house.page(f"/fleet?worker={number}") for number in range(WORKERS)]) == WORKERS
