@@ -1,4 +1,4 @@
-"""Streams that are reset, as Envoy does with each once it needs it no more, leave no memory behind in the service's process."""
+"""Streams that are reset, as Envoy does with each that it needs no more, leave no memory in the service's process."""
 
 from __future__ import annotations
 
