@@ -81,7 +81,7 @@ class Driver:
             if place == 2:  # what an engine takes to answer, in which others are under way
                 await asyncio.sleep(self.chance.random() * 0.02)
         await call.done_writing()
-        call.cancel()  # as Envoy does with each stream once it needs it no more
+        await call.read()
         if not upstream:
             self.undecided += 1
             return
