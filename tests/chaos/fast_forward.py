@@ -22,7 +22,12 @@ from tests.core.builders import MODEL, instance
 
 TENANT_HEADER = "x-tenant"
 SESSIONS = 2_000
-TENANTS = 500
+# More than any table of tenants has room for, so that these are full early, and turn over; with some hundreds, windows
+# of answers' lengths (1,024 of them) would fill during all of the run.
+TENANTS = 5_000
+# Names of guests, which come again. With ever new ones two bounded tables would fill during all of the run: what is
+# known of those whose records ran out is kept for `RETENTION_S`, 10 to 20 kB each, and counters keep 1,024 names.
+GUESTS = 12
 ABORTED_SHARE = 0.1
 # The message after which a client leaves. After the body's (1) the decision is never read, so that no outcome comes:
 # what is kept of such a request is bounded, but it takes long to get there if they are many.
@@ -37,6 +42,7 @@ class Driver:
 
     channels: list[grpc.aio.Channel]
     chance: random.Random = field(default_factory=lambda: random.Random(7))
+    sent: int = 0
     routed: int = 0
     aborted: int = 0
     undecided: int = 0
@@ -58,6 +64,7 @@ class Driver:
     async def _one(self, channel: grpc.aio.Channel, number: int) -> None:
         leaves_after = self.chance.choice(_LEAVE_AFTER) if self.chance.random() < ABORTED_SHARE else None
         messages = self._messages(number)
+        self.sent += 1
         call = channel.stream_stream("/" + "/".join(wire.EXT_PROC_METHOD))()
         routed, upstream = b"", ""
         for place, message in enumerate(messages):
@@ -138,19 +145,30 @@ class Fleet:
             if turn % 20 == 0:
                 self.restarts += 1
                 if self.guests:
-                    await self._publish(f"guest-{self.guests}", turn, lifecycle=Lifecycle.STOPPED)
+                    await self._leaves(self.guests, turn)
                 self.guests += 1
             for name in ("a", "b", "c", "d"):
                 await self._publish(name, turn)
             await self._publish("restarted", turn, incarnation=str(self.restarts))
-            await self._publish(f"guest-{self.guests}", turn)
+            await self._publish(_guest(self.guests), turn, incarnation=str(self.guests))
             await asyncio.sleep(period_s)
+
+    async def _leaves(self, guest: int, turn: int) -> None:
+        """It is taken from the registry, or said to have stopped; then its record runs out, and is remembered."""
+        if guest % 2:
+            await self.registry.remove(_guest(guest))
+        else:
+            await self._publish(_guest(guest), turn, incarnation=str(guest), lifecycle=Lifecycle.STOPPED)
 
     async def _publish(self, name: str, turn: int, **changes: object) -> None:
         load = Load(running=turn % 7, waiting=turn % 2, kv_usage=(turn % 10) / 20)
         place = {"address": f"127.0.0.1:{_port(name)}", "load": load}
         await self.registry.publish(instance(name, **place | changes), ttl_s=10.0)
         self.published += 1
+
+
+def _guest(number: int) -> str:
+    return f"guest-{number % GUESTS}"
 
 
 def _port(name: str) -> int:

@@ -87,7 +87,7 @@ async def loading(kind: str, folder: Path) -> AsyncIterator[Fault]:
         starts: list[asyncio.Task[None]] = []
 
         def fill_and_stop() -> None:
-            for number in range(12):
+            for number in range(9):
                 ask(server, "MSET", *(word for i in range(1000) for word in (f"k{number}-{i}", "v" * 50)))
             ask(server, "SAVE")
             server.stop()

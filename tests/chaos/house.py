@@ -134,6 +134,15 @@ class House:
         """Requests that the service has booked on each instance, over all workers."""
         return {row["id"]: row["in_flight"] for row in await self.page("/fleet") or () if row["in_flight"]}
 
+    async def passed_on(self) -> int:
+        """Requests that the service has left to Envoy of its own accord, summed over the workers that live.
+
+        Those that got no decision in time are not among them: how many they are is for the machine to say, and not
+        for a test. These are for nothing but the service's own word, so that they can be held to 0.
+        """
+        samples = await self.samples("extproc_requests_total")
+        return int(sum(value for labels, value in samples if labels["action"] == "passed_on"))
+
     async def idle(self) -> None:
         """Wait until nothing is booked anywhere, and no stream of Envoy's is open."""
 

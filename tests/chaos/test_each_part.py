@@ -14,26 +14,28 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from extproc.core.fleet.events import DEFAULT_TTL_S
 from tests.chaos.house import LONG_S, WORKERS, House, running_house
-from tests.chaos.traffic import DECIDED_SHARE, Traffic
+from tests.chaos.traffic import Traffic
 from tests.e2e.eventually import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.asyncio(loop_scope="module")]
 
-BEFORE = 150  # requests
+BEFORE = 100  # requests
 DURING = 300  # while the part is away
-AFTER = 150  # when all is well again
+AFTER = 100  # when all is well again
 FROZEN_S = 6.0  # longer than an agent gives an engine, and than Envoy's check and a peer's word take
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a part, or two of them at once. Of `decided_share` of the requests the service decides, at least."""
+    """What befalls a part, or two of them at once."""
 
     part: str
     what: str  # killed, or frozen
-    decided_share: float = DECIDED_SHARE
+    decides: bool = True  # the service does, all the while
     comes_back: bool = False  # without our starting it
+    knows: bool = True  # of instances, whenever it decides, so that it passes no request on by itself
 
     @property
     def name(self) -> str:
@@ -48,8 +50,8 @@ class Fault:
 
 FAULTS = (
     Fault("worker 0", "killed", comes_back=True),
-    Fault("worker 0", "frozen", 0.3),
-    Fault("serve", "killed", 0.1),
+    Fault("worker 0", "frozen"),
+    Fault("serve", "killed", decides=False),
     Fault("serve", "frozen"),  # the parent of the workers: it decides nothing
     Fault("agent", "killed"),
     Fault("agent", "frozen"),
@@ -62,7 +64,8 @@ FAULTS = (
     Fault("a", "killed"),
     Fault("a", "frozen"),
     Fault("redis and xds", "killed"),  # a machine that both were on
-    Fault("redis and serve", "killed", 0.0),  # nothing is known anywhere, until agents have published again
+    # Nothing is known anywhere then, until agents have published again.
+    Fault("redis and serve", "killed", decides=False, knows=False),
     Fault("agent and xds", "killed"),
 )
 
@@ -133,22 +136,23 @@ async def test_a_part_fails_and_no_request_is_lost_with_it(house: House, fault: 
         at_s = time.time() if fault.part in house.engine_ports else at_s
         try:
             await traffic.more(DURING)
+            if fault.decides:
+                await traffic.decided(at_s)
             if fault.what == "frozen":
                 await asyncio.sleep(max(0.0, at_s + FROZEN_S - time.time()))
         finally:
             await _heal(house, fault)
-        await house.well()
-        await _advises(house)
+        await asyncio.gather(house.well(), _advises(house))
         if fault.part in house.engine_ports:
             await _asked_again(house, fault.part, traffic)
         well_s = time.time()
         await traffic.more(AFTER)
+        await traffic.decided(well_s)
     failing = fault.part if fault.part in house.engine_ports and fault.what == "killed" else ""
     toll = await traffic.toll(failing, at_s)
     print(f"\n{fault.name}: {toll}")  # noqa: T201
     assert toll.lost == 0, toll.words
-    assert toll.decided_share >= fault.decided_share
-    later = [each.decided for each in house.log.read().values() if each.began_s > well_s]
-    assert later.count(True) >= DECIDED_SHARE * len(later) > 0
+    forgets = "agent" in fault.parts and well_s - at_s > DEFAULT_TTL_S  # on a starved machine its records run out
+    assert toll.passed_on == 0 or forgets or not fault.knows
     await house.idle()
     assert len([await house.page(f"/fleet?worker={number}") for number in range(WORKERS)]) == WORKERS

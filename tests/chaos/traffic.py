@@ -13,12 +13,10 @@ import orjson
 
 from extproc.adapters.http_client import Answer, HttpClient
 from tests.chaos.envoy_log import ID_HEADER, Logged
-from tests.chaos.house import HOST, House
+from tests.chaos.house import HOST, LONG_S, House
 
 RPS = float(os.environ.get("EXTPROC_CHAOS_RPS", "200"))
-# Of requests in a fleet that can decide. On a starved machine Envoy goes on without an answer after 250 ms, so some are
-# undecided though all is well; what decides no more, or passes on by itself, is far below this.
-DECIDED_SHARE = 0.5
+DECIDED = 100  # requests that come with a decision, when it is asked whether they do
 _MOST_OPEN = 400  # at once; what hangs at a frozen engine must not keep others from being sent
 _OUTPUT_TOKENS = 8
 _STREAMED_TOKENS = 24
@@ -37,19 +35,16 @@ class Toll:
     undecided_s: float  # from the first of these to the last
     retried: int  # good by a second try
     slow: int  # good, but it took more than 2 s
+    passed_on: int  # undecided by the service's own choice
     rps: float
     words: tuple[str, ...] = ()  # of those lost
-
-    @property
-    def decided_share(self) -> float:
-        """Of those sent."""
-        return 1.0 - self.undecided / self.sent
 
     def __str__(self) -> str:
         """Return what is printed of a test."""
         return (
             f"sent {self.sent} ({self.rps:.0f}/s), good {self.good}, there {self.failed_there}, lost {self.lost}, "
-            f"undecided {self.undecided} within {self.undecided_s:.1f} s, retried {self.retried}, slow {self.slow}"
+            f"undecided {self.undecided} within {self.undecided_s:.1f} s, passed on {self.passed_on}, "
+            f"retried {self.retried}, slow {self.slow}"
         )
 
 
@@ -66,6 +61,7 @@ class Traffic:
 
     async def __aenter__(self) -> Self:
         self._run = next(_runs)
+        self._passed_on = await self.house.passed_on()
         self._over = asyncio.Event()
         self._open = asyncio.Semaphore(_MOST_OPEN)
         self._task = asyncio.create_task(self._send())
@@ -81,6 +77,19 @@ class Traffic:
         async with asyncio.timeout(120):
             while self.answered < target:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+    async def decided(self, since_s: float) -> None:
+        """Wait until `DECIDED` requests that came to Envoy after `since_s` (its clock) have gone with a decision.
+
+        By number and not by share: on a starved machine Envoy goes on without an answer after 250 ms, so that half of
+        them may go without one though all is well. What the service passes on by itself is told by `Toll.passed_on`.
+        """
+        async with asyncio.timeout(LONG_S):
+            while self._decided(since_s) < DECIDED:
+                await self.more(DECIDED // 4)
+
+    def _decided(self, since_s: float) -> int:
+        return sum(each.decided and each.began_s > since_s for each in self.house.log.read().values())
 
     async def seconds(self, number: float) -> None:
         """Wait for what is sent in that many seconds at the rate of this machine."""
@@ -103,6 +112,7 @@ class Traffic:
             max(undecided) - min(undecided) if undecided else 0.0,
             sum(each.tries > 1 for each in good),
             sum(each.took_s > 2.0 for each in good),
+            max(0, await self.house.passed_on() - self._passed_on),  # who is killed begins anew at 0
             self.sent / self._took_s,
             tuple(f"{self.failed[name]} {mine.get(name)}" for name in lost)[:5],
         )
@@ -118,7 +128,8 @@ class Traffic:
 
     async def _send(self) -> None:
         began_s = due_s = time.monotonic()
-        async with HttpClient(timeout_s=60.0, connections=2 * _MOST_OPEN) as http, asyncio.TaskGroup() as requests:
+        http = HttpClient(timeout_s=60.0, connect_timeout_s=30.0, connections=2 * _MOST_OPEN)
+        async with http, asyncio.TaskGroup() as requests:
             while not self._over.is_set():
                 await self._open.acquire()
                 requests.create_task(self._one(http, self.sent))
