@@ -55,6 +55,10 @@ class ListedClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     harm: Annotated[
         float | msgspec.UnsetType, key("a second that it adds to others", "standard seconds", usual=_OfClass)
     ] = msgspec.UNSET
+    miss: Annotated[
+        float | msgspec.UnsetType,
+        key("so much more count seconds of an answer that comes slower than slo.tpot_s", "share", usual=_OfClass),
+    ] = msgspec.UNSET
     value_per_hour: Annotated[
         float | msgspec.UnsetType | None,
         key(

@@ -215,6 +215,13 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
         money = hourly * (prefill_s + decode_s / (requests + 1)) / 3600
         money += crossing.price_per_gb * (request.body_bytes + answer_bytes(request)) / 1e9
         money_s = money / weights.value_per_hour * 3600
+    more = 0.0
+    if weights.slo.tpot_s is not None:
+        odds = max(0.0, (tpot_s / weights.slo.tpot_s) ** 4 - 0.25**4)
+        more = weights.miss * odds / (1.0 + odds)
+    miss_s = more * tpot_s * output_tokens
+    if requests:
+        harm_s += more * decoding * held_back_s
     age_s = snapshot.heard_at_s - member.observed_at_s
     ttft_s = queue_s + loading_s + prefill_s + reach_s
     cost = Cost(
@@ -226,11 +233,12 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
         pressure_s=_pressure_s(request, member, work, speed),
         harm_s=harm_s,
         tail_s=snapshot.tail.weight * max(0.0, ttft_s - snapshot.tail.begins_s),
+        miss_s=miss_s,
         doubt_s=float(doubt_s(prefill_s + decode_s, doubt_share(max(0.0, age_s), policy.stale_after_s))),
         money_s=money_s,
         total_s=0.0,
     )
-    own_s = weights.ttft * (ttft_s + cost.tail_s) + weights.completion * (decode_s + cost.doubt_s + money_s)
+    own_s = weights.ttft * (ttft_s + cost.tail_s) + weights.completion * (decode_s + cost.doubt_s + miss_s + money_s)
     total_s = own_s + weights.pressure * cost.pressure_s + weights.harm * harm_share * harm_s
     return Candidate(instance, Cost(**({**_fields(cost), "total_s": total_s})), hit.tokens, tpot_s, claims)
 

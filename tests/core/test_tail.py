@@ -26,7 +26,7 @@ def test_what_everybody_calls_quick_is_no_tail() -> None:
 
 
 def test_the_longer_the_tail_the_less_its_seconds_count() -> None:
-    """A fleet that is too small is not mended by placing for the tail."""
-    assert TtftTail(0.5).weight == pytest.approx(0.8 * WEIGHT)
+    """A fleet that is too small is not mended by placing for the tail, but its slowest are not forgotten."""
+    assert TtftTail(0.5).weight == pytest.approx(WEIGHT / 1.5)
     assert TtftTail(1.0).weight == pytest.approx(WEIGHT / 2)
-    assert TtftTail(10.0).weight < WEIGHT / 100
+    assert TtftTail(9.0).weight == pytest.approx(WEIGHT / 10)

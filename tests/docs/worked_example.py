@@ -21,6 +21,7 @@ _TERMS = (
     ("harm", "harm_s"),
     ("pressure", "pressure_s"),
     ("tail", "tail_s"),
+    ("miss", "miss_s"),
 )
 
 

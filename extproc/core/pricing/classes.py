@@ -25,6 +25,7 @@ class ClassWeights:
     completion: float = 1.0  # its own wait from there to the last token
     pressure: float = 1.0  # computing that running out of KV blocks is expected to repeat
     harm: float = 1.0  # waiting that it adds to others, counted as standard requests
+    miss: float = 0.5  # so much more count seconds of an answer whose tokens come slower than `slo` says
     value_per_hour: float | None = (
         None  # what an hour of its waiting is worth, in the operator's currency; None: no end
     )
@@ -112,7 +113,7 @@ def limits_for(weights: ClassWeights, limits: Floats) -> Floats:
 
 
 def _check(kind: RequestClass, weights: ClassWeights) -> None:
-    for name in ("ttft", "completion", "pressure", "harm"):
+    for name in ("ttft", "completion", "pressure", "harm", "miss"):
         if not 0.0 <= getattr(weights, name) < float("inf"):
             raise ValueError(f"{name} of {kind.value} must be 0 or more, and finite")
     if weights.value_per_hour is not None and not 0.0 < weights.value_per_hour < float("inf"):

@@ -27,6 +27,7 @@ from extproc.core.pricing.classes import weights_for
 from extproc.core.pricing.communication import communication_s, crossing_money
 from extproc.core.pricing.host_pressure import work_s
 from extproc.core.pricing.loading import slot_wait_s
+from extproc.core.pricing.miss import miss_chance
 from extproc.core.pricing.money import compute_money, instance_s, money_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.speed_columns import SpeedColumns
@@ -114,6 +115,8 @@ class Pricing:
         harm_s = columns.decoding * plus(held_back_s, load_s / columns.ranks if columns.any_slot else 0.0)
         harm_s += _sharing_s(columns, speed, in_batch_tokens, output_tokens)
         harm_s += self._later_s(wait_s + held_back_s * _HALF, plus(held_back_s, taken_s))
+        tpot_s = _tpot_s(columns, step_s, output_tokens)
+        miss_s, missed_s = self._misses_s(tpot_s, held_back_s)
         terms_s: dict[str, Numbers] = {
             "queue_s": queue_s,
             "prefill_s": prefill_s,
@@ -121,8 +124,9 @@ class Pricing:
             "loading_s": loading_s,
             "communication_s": self._reach_s(),
             "pressure_s": 0.0 if has_room else _pressure_s(request, columns, speed),
-            "harm_s": harm_s,
+            "harm_s": plus(harm_s, missed_s),
             "tail_s": 0.0,
+            "miss_s": miss_s,
             "doubt_s": self._doubt_s(prefill_s, decode_s),
             "start_s": 0.0,
             "money_s": self._money_s(prefill_s, decode_s),
@@ -133,7 +137,7 @@ class Pricing:
             members=self._snapshot.members,
             terms_s=terms_s,
             total_s=plus(total_s, start_s),
-            tpot_s=_tpot_s(columns, step_s, output_tokens),
+            tpot_s=tpot_s,
             hits=hits,
             idle_step_s=speed.step_s,
             held_back_s=held_back_s,
@@ -150,7 +154,7 @@ class Pricing:
             terms_s["tail_s"], ttft_s = tail_s, ttft_s + tail_s
         return self._weights.weigh(
             ttft_s=ttft_s,
-            completion_s=plus(terms_s["decode_s"], terms_s["doubt_s"]),
+            completion_s=plus(plus(terms_s["decode_s"], terms_s["doubt_s"]), terms_s["miss_s"]),
             pressure_s=terms_s["pressure_s"],
             harm_s=terms_s["harm_s"],
             money_s=terms_s["money_s"],
@@ -173,6 +177,20 @@ class Pricing:
         faded = number(math.exp((columns.rated_at_s - self._now) / MEMORY_S))
         later_s: Floats = columns.rated_rps * faded * ahead_s * taken_s
         return later_s
+
+    def _misses_s(self, tpot_s: Floats, held_back_s: Floats) -> tuple[Numbers, Numbers]:
+        """What its own seconds count more as its tokens may come too slowly, and what others do that stand still.
+
+        Whose answers run there is not known: they are taken to be of its own class.
+        """
+        limit_s, share = self._weights.slo.tpot_s, self._weights.miss
+        if limit_s is None or not share:
+            return 0.0, 0.0
+        chance = miss_chance(tpot_s, limit_s)
+        if chance is None:
+            return 0.0, 0.0
+        more = chance * number(share)
+        return more * tpot_s * number(self._output_tokens), more * self._columns.decoding * held_back_s
 
     def _loading_s(self, step_s: Floats) -> tuple[Numbers, Numbers]:
         """Seconds until the request's adapter is in the GPU, and those in which the batch stands still for it."""

@@ -2,8 +2,8 @@
 
 The sum of all delays is least if a few long prompts wait for the sake of many short ones. Their owners see the worst of
 it, and so does a p99. So what a request waits beyond what 19 of 20 wait counts `WEIGHT` times more; that concerns few
-requests, and the others are placed by the sum. When the tail is longer than what anybody would call good, the fleet is
-too small: then nothing is won by placing for the tail, and its weight falls.
+requests, and the others are placed by the sum. The longer the tail is than what anybody would call good, the less is
+won by placing for it, and the more it costs others: its weight falls as it grows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TtftTail:
     @property
     def weight(self) -> float:
         """What each second in the tail counts beside the one that it is."""
-        return WEIGHT / (1.0 + (self.begins_s / _GOOD_S) ** 2)
+        return WEIGHT / (1.0 + self.begins_s / _GOOD_S)
 
     def add(self, ttft_s: float) -> None:
         """A request was sent where its first token is expected after so long."""

@@ -74,6 +74,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     pressure_s: float = 0.0  # expected loss to preemption as KV blocks run out
     harm_s: float = 0.0  # by which others are delayed, summed over them
     tail_s: float = 0.0  # what waiting for longer than nearly all others counts more
+    miss_s: float = 0.0  # what its seconds count more as its tokens may come slower than its class calls good
     doubt_s: float = 0.0  # for what the instance last told is old
     start_s: float = 0.0  # while the instance has just become Ready: keeps the crowd away
     money_s: float = 0.0  # waiting that would be worth what the request costs there
