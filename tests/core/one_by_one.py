@@ -24,7 +24,7 @@ from extproc.core.prefixes.kv_index import Hit
 from extproc.core.pricing import cost as core
 from extproc.core.pricing.classes import weights_for
 from extproc.core.pricing.communication import answer_bytes, network_wait_s, round_trips
-from extproc.core.pricing.host_pressure import waits, work_s
+from extproc.core.pricing.host_pressure import answer_work_s, first_token_work_s, waits
 from extproc.core.pricing.money import typical_price
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.speed import Speed
@@ -188,7 +188,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
     keep = math.exp(min(0.0, work.pace.at_s - now) / MEMORY_S) / MEMORY_S
     prompt_s = work.pace.prefill_s / work.pace.requests if work.pace.requests else 0.0
     tpot_s = step_s + requests / max(8.0, work.mean_output_tokens or output_tokens) * max(0.0, prompt_s - step_s)
-    decode_s = output_tokens * step_s
+    decode_s = output_tokens * step_s + answer_work_s(request) * waits(instance.host)
     room_s, taken_s = _room(request, member, work, uncached_tokens, step_s)
     held_back_s = prefill_s / ranks(instance)
     backlog_s = work.prefill_backlog_s(now) + work.foreign_waiting * held_back_s
@@ -206,7 +206,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
     crossing = policy.zones.to(instance.zone)
     reach_s = round_trips(request.body_bytes) * crossing.rtt_s + network_wait_s(request.body_bytes, instance)
     reach_s += request.body_bytes / crossing.bytes_s if crossing.bytes_s else 0.0
-    reach_s += work_s(request) * waits(instance.host)
+    reach_s += first_token_work_s(request) * waits(instance.host)
     weights = weights_for(request, policy.classes)
     money_s = 0.0
     if weights.value_per_hour:

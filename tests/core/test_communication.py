@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from extproc.core.decide import decide
 from extproc.core.fleet.zones import UNLISTED, Crossing, Zones
 from extproc.core.pricing.communication import (
     answer_bytes,
@@ -15,10 +16,10 @@ from extproc.core.pricing.communication import (
     round_trips,
     way_to,
 )
-from extproc.core.pricing.host_pressure import waits, work_s
+from extproc.core.pricing.host_pressure import answer_work_s, first_token_work_s, waits
 from extproc.core.pricing.money import compute_money, instance_s, money_s, typical_price
 from extproc.core.values.instance import Host
-from tests.core.builders import instance, request
+from tests.core.builders import instance, request, router
 
 FAR = Crossing(rtt_s=0.08, price_per_gb=0.02, bytes_s=1e8)
 ZONES = Zones(own="a", crossings={("a", "b"): FAR, ("c", "a"): Crossing(rtt_s=0.002)})
@@ -71,11 +72,26 @@ def test_bytes_between_zones_cost_money_in_both_directions() -> None:
 
 def test_a_pressed_host_stretches_the_host_s_part_of_the_work() -> None:
     """Half of the time waited: work takes twice as long, so as many seconds again; unknown pressure adds nothing."""
-    asked = request(prompt_tokens=500_000, expected_output_tokens=999)
-    assert work_s(asked) * waits(Host(cpu_pressure=0.5)) == pytest.approx(3.0 + 1.0)
-    assert work_s(asked) * waits(Host(cpu_pressure=0.1, memory_pressure=0.5)) == pytest.approx(4.0)
+    asked = request(prompt_tokens=500_000, expected_output_tokens=1000)
+    for host in (Host(cpu_pressure=0.5), Host(cpu_pressure=0.1, memory_pressure=0.5)):
+        assert first_token_work_s(asked) * waits(host) == pytest.approx(1.003)
+        assert answer_work_s(asked) * waits(host) == pytest.approx(3.0)
     assert waits(Host(cpu_pressure=1.0)) == waits(Host(cpu_pressure=0.95)) < inf
     assert waits(None) == waits(Host()) == waits(Host(cpu_pressure=0.0)) == 0.0
+
+
+def test_what_an_answer_waits_for_its_host_is_no_part_of_its_ttft() -> None:
+    """Steps of the answer come after the first token: a long answer expected on a busy machine is not late to begin."""
+    made = router(instance("a", host=Host(cpu_pressure=0.98)))
+    short, long = (
+        decide(request("r", prompt_tokens=7, expected_output_tokens=tokens), made.snapshot(), 1.0, 0.5)
+        for tokens in (1, 1000)
+    )
+    assert short.chosen is not None
+    assert long.chosen is not None
+    assert long.chosen.cost.communication_s == short.chosen.cost.communication_s < 0.1
+    assert long.chosen.cost.tail_s == short.chosen.cost.tail_s
+    assert long.chosen.cost.decode_s > 1000 * answer_work_s(request(expected_output_tokens=1)) * 9
 
 
 def test_money_becomes_seconds_at_the_operator_s_rate_and_is_off_without_one() -> None:

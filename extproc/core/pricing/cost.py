@@ -25,7 +25,7 @@ from extproc.core.health.staleness import doubt_s, doubt_share, old_from_s
 from extproc.core.prefixes.cached import Hits
 from extproc.core.pricing.classes import weights_for
 from extproc.core.pricing.communication import communication_s, crossing_money
-from extproc.core.pricing.host_pressure import work_s
+from extproc.core.pricing.host_pressure import answer_work_s, first_token_work_s
 from extproc.core.pricing.loading import slot_wait_s
 from extproc.core.pricing.miss import miss_chance
 from extproc.core.pricing.money import compute_money, instance_s, money_s
@@ -101,6 +101,8 @@ class Pricing:
         # Each step that computes a piece of the prompt goes on with the answers of the batch as well.
         prefill_s += self._steps(busy * growth_s, uncached_tokens)
         decode_s = number(output_tokens) * step_s
+        if columns.any_waits:  # what the answer's TPOT will be is learned, and not foretold from the host
+            decode_s += number(answer_work_s(request)) * columns.host_waits
         has_room = columns.has_room(request.prompt_tokens, output_tokens)
         room_s, taken_s = (0.0, 0.0) if has_room else _room(request, columns, new_tokens, step_s)
         # One of N ranks computes it, or loads, and the others go on.
@@ -232,7 +234,7 @@ class Pricing:
         if columns.any_way:
             reach_s += communication_s(request, columns.rtt_s, columns.byte_s)
         if columns.any_waits:
-            reach_s += work_s(request) * columns.host_waits
+            reach_s += number(first_token_work_s(request)) * columns.host_waits
         return reach_s
 
     def _doubt_s(self, prefill_s: Floats, decode_s: Floats) -> Numbers:

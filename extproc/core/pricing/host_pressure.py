@@ -30,6 +30,11 @@ def waits(host: Host | None) -> float:
     return pressure / (1.0 - pressure)
 
 
-def work_s(request: Request) -> float:
-    """Seconds of work on the host that a request makes."""
-    return (1 + request.expected_output_tokens) * _HOST_STEP_S + request.prompt_tokens * _HOST_PROMPT_S_PER_TOKEN
+def first_token_work_s(request: Request) -> float:
+    """Seconds of work on the host until a request's first token: its prompt, and one step."""
+    return _HOST_STEP_S + request.prompt_tokens * _HOST_PROMPT_S_PER_TOKEN
+
+
+def answer_work_s(request: Request) -> float:
+    """Seconds of work on the host from there on: a step for each token."""
+    return request.expected_output_tokens * _HOST_STEP_S
