@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from extproc.core.scaling.capacity import limits_of, load_of, tightest
-from extproc.core.scaling.demand import RATE_S, SIZES_S, Demand
+from extproc.core.scaling.demand import RATE_S, Demand
 from extproc.core.scaling.sight import Sight
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import FleetSpec
 from extproc.sim.scaling.scaler import Autoscaling, Bounds, View, Wanted
 from extproc.sim.traffic.arrival import Arrival
 
+_SIZES_S = 120.0  # window of mean sizes, around each moment
 _GRID_S = 5.0  # of which loads are told
 _CACHED_PARTS = 20  # in which the cached share is told, so that a load is worked out once
 _Sums = tuple[float, ...]
@@ -74,7 +75,7 @@ class Clairvoyant:
 
     def _demand(self, at_s: float, cached: float) -> Demand:
         count, *_ = self._between(at_s, RATE_S)
-        number, prompts, prompt_squares, outputs, output_squares = self._between(at_s, SIZES_S)
+        number, prompts, prompt_squares, outputs, output_squares = self._between(at_s, _SIZES_S)
         number = max(1.0, number)
         prompt, output = prompts / number, outputs / number
         return Demand(
