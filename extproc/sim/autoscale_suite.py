@@ -29,7 +29,7 @@ STARTS_S = (60.0, 180.0, 300.0)
 DAY_S, DAYS, DAY_REQUESTS = 7200.0, 3, 5000
 ROUTER = "least_request"
 ROUTER_THAT_KNOWS = "extproc"  # least request gives a small instance as much as a big one, and makes no pairs
-OURS = ("extproc", "extproc?quantile=0.6", "extproc?busiest=0.8", "extproc?quantile=0.9&busiest=0.7")
+OURS = ("extproc", "extproc?busiest=1", "extproc?busiest=0.8", "extproc?quantile=0.8&busiest=0.7")
 _FOR_EVER_S = 1e9
 _READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
 

@@ -35,7 +35,7 @@ def test_all_but_the_autoscaler_is_the_same_for_all(scenarios):
 
 def test_every_rival_is_run_with_several_targets_on_every_trace(scenarios):
     """And ours with several settings: each has a line of its own. On large days those that come near."""
-    rivals = set(CATALOG) - {"extproc", "fixed"}
+    rivals = set(CATALOG) - {"extproc", "fixed", "clairvoyant"}
     near = {"keda_requests", "aibrix_apa", "aibrix_kpa"}
     for place in {(one.setup.trace, one.start_s) for one in scenarios if one.kind is Kind.TRACE}:
         names = [one.scaler for one in scenarios if (one.setup.trace, one.start_s) == place]
@@ -100,7 +100,7 @@ def test_the_command_tells_what_each_autoscaler_cost_and_let_happen(capsys, tiny
     told = json.loads(capsys.readouterr().out)
     scalers = [one["scaler"] for one in told["outcomes"]]
     assert scalers[0] == OURS[0]
-    assert len(scalers) == len(CATALOG) - 1  # all but `fixed`
+    assert len(scalers) == len(CATALOG) - 2  # all but `fixed` and `clairvoyant`
     for one in told["outcomes"]:
         assert 0.0 < one["gpu_hours"] < 16 * 0.2
         assert 0.0 <= one["good"] <= 1.0

@@ -13,7 +13,8 @@ from statistics import fmean, median
 from extproc.core.scaling.sight import Counts
 
 RATE_S = 30.0  # window of rates
-SIZES_S = 120.0  # window of mean sizes, longer where it holds too few requests
+SIZES_S = 60.0  # window of mean sizes, longer where it holds too few requests
+JUDGED_S = 120.0  # and of shares of answers
 KEPT_S = 600.0  # how far that may reach, and the window of burstiness
 _ENOUGH = 1000.0  # requests that a mean size is taken of: near the SLO capacity is steep in the sizes
 _ENOUGH_JUDGED = 30.0  # answers, for shares
@@ -46,7 +47,7 @@ class Demand:
     output_tokens: float
     computed_cv2: float = 1.0  # squared coefficient of variation of what of each prompt is not cached
     output_cv2: float = _USUAL_OUTPUT_CV2  # and of answers' tokens
-    judged: float = 0.0  # answers that were held against an SLO in the window of sizes
+    judged: float = 0.0  # answers that were held against an SLO of late
     late: float = 0.0  # of these
     slow: float = 0.0
     burst: float = 1.0  # variance of the number of requests between two looks over its mean; 1: they come at random
@@ -112,7 +113,7 @@ class Rates:
             return None
         came = [(look.since_s, look.of(chosen)) for look in self._looks]
         sized, answered = self._window(came, _REQUESTS), self._window(came, _ANSWERS)
-        judged = self._window(came, _ANSWERS, _ENOUGH_JUDGED)
+        judged = self._window(came, _ANSWERS, _ENOUGH_JUDGED, JUDGED_S)
         ever = _counts([row for model, row in self._ever.items() if model in chosen])
         return Demand(
             requests_s=rate.requests_s,
@@ -130,9 +131,11 @@ class Rates:
             covers_s=rate.covers_s,
         )
 
-    def _window(self, came: list[tuple[float, _Row]], what: int, enough: float = _ENOUGH) -> Counts:
+    def _window(
+        self, came: list[tuple[float, _Row]], what: int, enough: float = _ENOUGH, over_s: float = SIZES_S
+    ) -> Counts:
         """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
-        begins_s, total, found = self._looks[-1].until_s - SIZES_S, 0.0, []
+        begins_s, total, found = self._looks[-1].until_s - over_s, 0.0, []
         for since_s, row in reversed(came):
             if since_s < begins_s and total >= enough:
                 break

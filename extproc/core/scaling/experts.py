@@ -18,6 +18,7 @@ Loads = NDArray[np.float64]
 
 EXPERTS = 9  # three levels, three lines, two seasons beside the level of now, and the week's
 _SLOW_SHARE = 1 / 24  # of a period: the longest memory
+_QUICK = 0.5  # of a step: the shortest; what a level lags behind a ramp is as long as its memory
 _LOOKS = 6  # in which a jump is looked for
 _JUMP = 5.0  # standard errors that are no chance any more
 _JUMP_SHARE = 0.25  # of the load before: less than this is no jump, however sure
@@ -38,7 +39,7 @@ class Experts:
     def __init__(self, history: History) -> None:
         cut = history.grid
         slow_s = max(_SLOW_SHARE * cut.period_s, 2 * cut.step_s)
-        memories_s = (cut.step_s, (cut.step_s * slow_s) ** 0.5, slow_s)
+        memories_s = (_QUICK * cut.step_s, (cut.step_s * slow_s) ** 0.5, slow_s)
         self.remembered = Remembered(
             grain=Grain(period_s=cut.period_s),
             trends=[Trend(memory_s=memory_s) for memory_s in memories_s],

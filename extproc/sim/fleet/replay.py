@@ -86,7 +86,13 @@ class _Replay:
         self._sampling = Sampling(self._clock, self._engines)
         self._lifecycles = Lifecycles(self._clock, self._news, self._lose)
         self._scaling = autoscaling and Scaling(
-            self._clock, fleet, autoscaling, self._engines, self._lifecycles, partial(by_model, self._held)
+            self._clock,
+            fleet,
+            autoscaling,
+            self._engines,
+            self._lifecycles,
+            partial(by_model, self._held),
+            traffic.arrivals,
         )
         self._ended_s = 0.0
         self._followers: dict[int, list[int]] = {}

@@ -6,7 +6,7 @@ instance is paid for until it stops, which is when it is empty, or when its term
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed import Speed
@@ -20,6 +20,7 @@ from extproc.sim.fleet.tally import Tally
 from extproc.sim.report.run import Change, Scaled, Start
 from extproc.sim.scaling.catalog import scaler_of
 from extproc.sim.scaling.scaler import Autoscaling, Bounds, Pod, View
+from extproc.sim.traffic.arrival import Arrival
 
 EPOCH_S = 1_800_000_000.0  # when runs begin, for whoever asks the calendar
 WATCH_S = 1.0  # between two looks at those that drain; routers have heard of a drain by then
@@ -27,7 +28,10 @@ _COMING = (Lifecycle.STARTING, Lifecycle.LOADING)
 
 
 class Scaling:
-    """Carries out what a scaler wants. `held` tells how many requests wait in routers, by model."""
+    """Carries out what a scaler wants. `held` tells how many requests wait in routers, by model.
+
+    `arrivals` are all that come: none but a bound may look at them.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class Scaling:
         engines: Mapping[str, Engine],
         lifecycles: Lifecycles,
         held: Callable[[], Mapping[str, int]],
+        arrivals: Sequence[Arrival],
     ) -> None:
         self._clock, self._rules, self._engines, self._lifecycles = clock, autoscaling, engines, lifecycles
         self._held = held
@@ -47,7 +52,7 @@ class Scaling:
             name: Bounds(autoscaling.least, len(members), members[0].spec.price_per_hour)
             for name, members in self._pools.items()
         }
-        self._scaler = scaler_of(autoscaling, bounds, fleet)
+        self._scaler = scaler_of(autoscaling, bounds, fleet, arrivals)
         self._scrapes = Scrapes(engines)
         self.tally = Tally(fleet.classes)
         self._asked, self._asked_before = 0, 0

@@ -147,6 +147,20 @@ def test_sizes_of_few_requests_are_of_a_longer_time() -> None:
     assert demand.prompt_tokens < 6000
 
 
+def test_where_many_ask_sizes_are_of_one_minute_and_shares_of_answers_of_two() -> None:
+    """Twenty requests a second: longer prompts are known after a minute, while late answers of a minute ago count."""
+    busy = Counts(requests=100, prompt_tokens=100_000, answers=100, output_tokens=10_000, judged=100, late=10)
+    rates = told(busy, 24)
+    longer, total = replace(busy, prompt_tokens=300_000, late=0), scaled(busy, 24)
+    for number in range(1, 13):
+        more = scaled(longer, number)
+        now = Counts(**{name: getattr(total, name) + getattr(more, name) for name in Counts.__slots__})
+        rates.add(1e9 + LOOK_S * (24 + number), {"m": now})
+    demand = of(rates)
+    assert demand.prompt_tokens == pytest.approx(3000)
+    assert demand.bad_share == pytest.approx(0.05)
+
+
 def test_what_nobody_has_asked_yet_has_sizes_that_are_common() -> None:
     """A capacity is to be computed before the first answer is over."""
     demand = of(told(Counts(requests=1, prompt_tokens=700), 2))

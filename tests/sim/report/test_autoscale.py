@@ -48,6 +48,12 @@ def test_the_frontier_is_of_those_that_nobody_beats_in_both() -> None:
     assert frontier([*RIVALS, *worse]) == [RIVALS[1], RIVALS[0]]
 
 
+def test_nobody_is_held_against_who_knows_what_will_come() -> None:
+    """It is a bound, and no rival; nor is it judged as ours."""
+    ours, bound = outcome("extproc", 20.0, 9.0), outcome("clairvoyant?room=1.2", 5.0, 0.0)
+    assert standings([*RIVALS, ours, bound]) == standings([*RIVALS, ours])
+
+
 @pytest.mark.parametrize(
     ("gpu_hours", "violations", "of_violations", "of_hours", "meets"),
     [

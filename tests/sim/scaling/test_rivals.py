@@ -9,7 +9,7 @@ import pytest
 from extproc.errors import ConfigError
 from extproc.sim.fleet.spec import FleetSpec
 from extproc.sim.scaling.aibrix import aibrix_apa, aibrix_kpa
-from extproc.sim.scaling.catalog import CATALOG, OURS, scaler_of
+from extproc.sim.scaling.catalog import CATALOG, CLAIRVOYANT, OURS, scaler_of
 from extproc.sim.scaling.hpa import Behaviour, hpa_gpu, hpa_queue, hpa_queue_slow
 from extproc.sim.scaling.keda import Keda
 from extproc.sim.scaling.scaler import Autoscaling, Bounds, Scaler
@@ -140,7 +140,7 @@ def test_kpa_panics_at_twice_the_pods_and_does_not_go_down_meanwhile() -> None:
     assert counts(scaler, [view(70.0, [gauges(2.0)] * 4)]) == [4]
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOG if name != OURS])
+@pytest.mark.parametrize("name", [name for name in CATALOG if name not in (OURS, CLAIRVOYANT)])
 def test_every_autoscaler_keeps_to_the_bounds(name: str) -> None:
     """Whatever it sees, however often."""
     scaler: Scaler = scaler_of(Autoscaling(scaler=name), {POOL: Bounds(2, 5)}, FleetSpec(name="", instances=()))
