@@ -147,7 +147,8 @@ class ExtProc:
             self._calls.discard(call)
             self._held.discard(call)
             self._close(exchange, exchange_id)
-        await asyncio.sleep(_CANCELLED_WITHIN_S)
+        if not self._over:  # then all are ended by us, in good order, and the process with them
+            await asyncio.sleep(_CANCELLED_WITHIN_S)
 
     async def _resumed(
         self,
