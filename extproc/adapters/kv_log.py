@@ -30,7 +30,7 @@ DEFAULT_TTL_S = 60.0
 """An idle instance must say that it lives (`hold`) more often than this; what is left by a dead agent goes then."""
 
 _MAX_ENTRIES_AT_ONCE = 1000  # of one stream
-_GATHER_S = 0.1  # what many instances tell in this time is read by one command, and not each delta by one of its own
+_GATHER_S = 0.2  # what many instances tell in this time is read by one command, and not each delta by one of its own
 _BLOCK_S = 0.25  # longest wait of one read; a new instance is followed that much later at the most
 _RELOAD_EVERY_S = 5.0  # while an instance's snapshot is missing or too old
 

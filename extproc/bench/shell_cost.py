@@ -168,9 +168,7 @@ class _Client:
         for message in (answer, self._messages[3]):
             await call.write(message)
             await call.read()
-        await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
-        assert await call.code() is grpc.StatusCode.OK
+        call.cancel()  # as Envoy ends each stream
 
     async def _tell(self) -> None:
         replies, self._replies = self._replies, []
