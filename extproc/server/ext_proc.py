@@ -33,8 +33,9 @@ from extproc.stream.rules import PARENT_HEADER, Rules
 log = logging.getLogger("extproc.serve")
 
 # Envoy resets each stream once it needs it no more: the messages end, and a turn or two of the loop later the call is
-# cancelled. A status that is sent in between fails, and costs 96 bytes for good:
-# https://github.com/grpc/grpc/issues/43360
+# cancelled, or the other way round. What gRPC does for a stream and does not bring to its end costs 96 bytes for good,
+# https://github.com/grpc/grpc/issues/43360: a status that is sent to one that was reset, and a read that is cancelled.
+# So the first waits for the cancellation, and the second goes on without us (`_next`).
 _CANCELLED_WITHIN_S = 0.01
 
 
@@ -117,7 +118,7 @@ class ExtProc:
         assert call is not None
         self._calls.add(call)
         try:
-            while (data := await context.read()) is not grpc.aio.EOF:
+            while (data := await _next(context, exchange)) is not grpc.aio.EOF:
                 began_s = shell.clock()
                 message = wire.decode_message(data, wanted)
                 read_at_s = shell.clock()
@@ -306,6 +307,11 @@ class ExtProc:
         self._over = True
         for call in self._calls:
             call.cancel()
+
+
+def _next(context: Any, exchange: Exchange) -> Awaitable[Any]:
+    """The next message; once a reply was given it may be long in coming, and the stream be reset meanwhile."""
+    return asyncio.shield(context.read()) if exchange.replied else context.read()
 
 
 def _parent(context: Any) -> str:

@@ -80,8 +80,7 @@ class Driver:
                 routed, upstream = reply, chosen(reply)
             if place == 2:  # what an engine takes to answer, in which others are under way
                 await asyncio.sleep(self.chance.random() * 0.02)
-        await call.done_writing()
-        await call.read()
+        call.cancel()  # as Envoy ends each stream
         if not upstream:
             self.undecided += 1
             return
