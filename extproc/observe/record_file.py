@@ -44,6 +44,7 @@ class RecordFile:
         self._rules: PolicyLine | None = None
         self._packer = Packer()
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self.written = 0  # decisions
         self.failed = 0  # lines that could not be written
 
     def __enter__(self) -> RecordFile:
@@ -103,6 +104,7 @@ class RecordFile:
         self._file.write(data)
         self._file.flush()
         self._bytes += len(data)
+        self.written += 1
 
     def _packed(self, line: DecisionLine) -> bytes:
         """Lines for one decision: what the file has not told yet, and the decision."""

@@ -47,7 +47,6 @@ class Recorder:
         self._pending: dict[str, _Pending] = {}
         self._seen = 0  # of all of these, by their `size`
         self._policies: dict[int, tuple[Policy, PolicyLine]] = {}  # by identity: rules change with a reload only
-        self.written = 0
         self.left_out = 0
 
     def chosen(
@@ -94,9 +93,7 @@ class Recorder:
             sent_to=decision.chosen.instance.id if isinstance(reply, RouteTo) and decision.chosen else None,
             held_s=exchange.held_s,
         )
-        if self._write(rules) and self._write(line):
-            self.written += 1
-        else:
+        if not (self._write(rules) and self._write(line)):
             self.left_out += 1
 
     def forget(self, request_id: str) -> _Pending | None:

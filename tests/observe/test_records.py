@@ -25,6 +25,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Load, Totals
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
+from extproc.observe.record_metrics import RecordCollector
 from extproc.observe.recorder import Recorder, drawn
 from extproc.stream.errands import Hold
 from extproc.stream.exchange import Exchange
@@ -179,6 +180,26 @@ def test_one_decision_is_taken_out_into_a_file_of_its_own(tmp_path: Path, capsys
     assert one.stat().st_mode & 0o777 == 0o600
     assert main(["explain", "--record", str(one), "--extract", str(one)]) == 2
     assert "File exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--extract", "x"], ["--what-if"]])
+def test_what_is_done_with_a_record_alone_is_refused_of_anything_else(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it would be left undone without a word."""
+    assert main(["explain", "r", *flags]) == 2
+    assert "say --record FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ['"id":"r","more":' + "[" * 100_000, '"id":"r","at":7}'])
+def test_a_line_that_nobody_wrote_so_is_one_line_of_what_is_wrong(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records are handed on."""
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"record":"decision",' + line + "\n")
+    assert main(["explain", "--record", str(path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_records_of_another_format_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,7 +425,24 @@ def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
     recorder = Recorder(lambda line: False, 1.0, today)
     made.on_choice = recorder.chosen
     ask(made, "r", recorder)
-    assert (recorder.written, recorder.left_out) == (0, 1)
+    assert recorder.left_out == 1
+
+
+def test_what_a_full_disk_does_not_take_was_never_counted_as_written() -> None:
+    """A counter that falls looks as if it had begun anew."""
+    made, file = fleet(), RecordFile(Path("/dev/full"), MIB)
+    recorder = Recorder(file.write, 1.0, today)
+    made.on_choice = recorder.chosen
+
+    def counted() -> dict[str, float]:
+        [family] = RecordCollector(recorder, file).collect()
+        return {each.labels["outcome"]: each.value for each in family.samples}
+
+    ask(made, "r", recorder)
+    assert counted() == {"written": 0, "left_out": 0, "failed": 0}
+    with file:
+        pass
+    assert counted() == {"written": 0, "left_out": 0, "failed": 1}
 
 
 def test_what_is_never_answered_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
