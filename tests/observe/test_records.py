@@ -182,6 +182,35 @@ def test_one_decision_is_taken_out_into_a_file_of_its_own(tmp_path: Path, capsys
     assert "File exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("becomes", ["moved", "emptied", "gone"])
+def test_a_file_that_somebody_else_takes_away_is_begun_anew(tmp_path: Path, becomes: str) -> None:
+    """Of a record, what is not in the file any more is written again. As logrotate does, or a person."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    file = RecordFile(path, MIB)
+
+    def write(line: Line) -> bool:
+        file.take(line)
+        return True
+
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    ask(made, "r0", recorder)
+    if becomes == "moved":
+        path.rename(tmp_path / "d.jsonl.1")
+    elif becomes == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    for name in ("r1", "r2"):
+        ask(made, name, recorder)
+    file.close()
+    assert [line["id"] for line in decisions(path)] == ["r1", "r2"]
+    for name in ("r1", "r2"):
+        assert main(["explain", "--record", str(path), name]) == 0
+    if becomes == "moved":
+        assert main(["explain", "--record", str(tmp_path / "d.jsonl.1"), "r0"]) == 0
+
+
 @pytest.mark.parametrize("flags", [["--extract", "x"], ["--what-if"]])
 def test_what_is_done_with_a_record_alone_is_refused_of_anything_else(
     flags: list[str], capsys: pytest.CaptureFixture[str]
