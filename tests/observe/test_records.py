@@ -389,6 +389,46 @@ def test_a_request_that_is_held_is_not_looked_at_with_each_try(ends: str, monkey
     assert not recorder._pending
 
 
+def test_a_held_request_for_which_there_is_no_room_is_not_looked_at_with_each_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others take its room all the while; and it is recorded if it is let go."""
+    looks: Counter[str] = Counter()
+
+    def counted(options: Any, *rest: Any) -> Seen:
+        looks[options[0].request.id] += 1
+        return look(options, *rest)
+
+    monkeypatch.setattr("extproc.observe.recorder.look", counted)
+    monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 3)
+    lines: list[Line] = []
+
+    def write(line: Line) -> bool:
+        lines.append(line)
+        return True
+
+    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
+    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
+    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+    assert isinstance(second.receive(RequestBody(content), 0.0, 0.0), Hold)
+    for number in range(1, 10):
+        ask(made, f"left-{number}", model="unknown")
+        assert made.let_go(number / 100, 0.0) == ()
+    assert looks["second"] == 1
+    assert recorder.left_out == 9  # it, and all but the last of those that left
+    assert recorder._seen <= 3
+    first.close(0.5)
+    [turn] = made.let_go(0.5, 0.0)
+    replies = second.resume(turn.choice, 0.5, 0.0)
+    assert isinstance(replies, tuple)
+    recorder.replied(second, replies[0])
+    assert isinstance(lines[-1], DecisionLine)
+    assert (lines[-1].id, lines[-1].decided.chosen, looks["second"]) == ("second", "a", 2)
+
+
 def test_the_file_and_its_older_half_stay_within_their_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
