@@ -73,6 +73,10 @@ class HttpClient:
             await self._session.close()
             self._session = None
 
+    def allow(self, timeout_s: float) -> None:
+        """Give each call that begins from now on so long."""
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=self._timeout.connect)
+
     async def get(self, url: str) -> Answer | Failure:
         """Fetch `url`; a refused, slow or broken connection is a `Failure`, never an exception."""
         return await self._call("GET", url)
@@ -100,7 +104,7 @@ class HttpClient:
         headers = None if body is None else {"content-type": "application/json", **(more_headers or {})}
         try:
             async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
+                method, url, data=body, headers=headers, allow_redirects=False, timeout=self._timeout
             ) as response:
                 answer = bytearray()
                 async for chunk in response.content.iter_any():

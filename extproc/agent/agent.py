@@ -45,7 +45,7 @@ async def run_agent(orders: Orders, registry: Registry, stopping: asyncio.Event)
     settings = orders.settings
     starts_file = StartsFile(settings.state_file)
     # No common limit of connections: backends that stall would keep the others from being looked at.
-    unlimited = HttpClient(timeout_s=max(1.0, 2 * settings.period_s), connections=0)
+    unlimited = HttpClient(settings.patience_s, connections=0)
     async with unlimited as client, asyncio.TaskGroup() as group:
         around = Surroundings(
             client,

@@ -65,6 +65,7 @@ class Surroundings:
     def use(self, settings: AgentSettings) -> None:
         """Go by these from now on."""
         self.settings = settings
+        self.client.allow(settings.patience_s)
         if settings.host_pressure != (self.host is not None):
             self.host = HostReader() if settings.host_pressure else None
 

@@ -68,6 +68,11 @@ class AgentSettings:
         )
 
     @property
+    def patience_s(self) -> float:
+        """What a backend may take to show a page."""
+        return max(1.0, 2 * self.period_s)
+
+    @property
     def jitter(self) -> float:
         """Share of a period that chance adds or takes, so that many agents do not fall into step."""
         return _JITTER

@@ -82,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="extproc explain: %(message)s")
     if args.record is not None and args.body is None:
         return run_record(args)
+    if args.extract is not None or args.what_if:
+        raise ConfigError("--extract and --what-if are of a record: say --record FILE")
     if (args.id is None) == (args.body is None) or args.record is not None:
         raise ConfigError("say which request: an ID (or `last`), --body FILE, or --record FILE")
     if args.body is not None:

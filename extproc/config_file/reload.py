@@ -97,9 +97,12 @@ class Reload(Generic[Settings]):
             if quietly and taken == self._settings and not later:
                 return
             take(taken)
-        except (ExtprocError, ValueError) as error:
+        except Exception as error:
             self._counts.reloads[FAILED] += 1
-            self._log.warning("%s; the settings before stay in force", error)
+            if isinstance(error, (ExtprocError, ValueError)):
+                self._log.warning("%s; the settings before stay in force", error)
+            else:  # nor does a fault of ours end the watch: the next file may be taken
+                self._log.exception("other settings cannot be taken; those before stay in force")
             return
         changed = taken != self._settings
         self._settings = taken

@@ -329,7 +329,7 @@ class Router:
         request = choice.option.request
         self.take_back(request, now)
         self._unplaced.add(request.id)
-        if self.gate is not None:
+        if self.gate is not None and self.policy.admission is not None:
             self.gate.take_back(choice, decided_s)
 
     def book_seen(

@@ -1,8 +1,8 @@
 """Writes records to a file in a thread of its own, and never more than so many bytes: the older half makes room.
 
 The file is `PATH`; when it has grown to half of what is allowed it becomes `PATH.old` and a new one is begun, in which
-the rules and all that its decisions looked at is told anew. Who writes must never wait: where the disk does not keep up
-lines are left out.
+the rules and all that its decisions looked at is told anew; so it is where somebody else has emptied or moved the file.
+Who writes must never wait: where the disk does not keep up lines are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import queue
+import stat
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -44,6 +45,7 @@ class RecordFile:
         self._rules: PolicyLine | None = None
         self._packer = Packer()
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self.written = 0  # decisions
         self.failed = 0  # lines that could not be written
 
     def __enter__(self) -> RecordFile:
@@ -92,7 +94,8 @@ class RecordFile:
         if isinstance(line, PolicyLine):
             self._rules = line
             return
-        if self._file is None:
+        if self._file is None or not self._is_left(self._file):
+            self.close()
             self._open()
         data = self._packed(line)
         if self._bytes and self._bytes + len(data) > self._half_bytes:
@@ -103,6 +106,7 @@ class RecordFile:
         self._file.write(data)
         self._file.flush()
         self._bytes += len(data)
+        self.written += 1
 
     def _packed(self, line: DecisionLine) -> bytes:
         """Lines for one decision: what the file has not told yet, and the decision."""
@@ -125,6 +129,16 @@ class RecordFile:
         self._bytes = _whole_bytes(descriptor)
         self._policy = ""
         self._packer.begin(self._bytes)
+
+    def _is_left(self, file: BinaryIO) -> bool:
+        """Whether the file is where it was, with all that it held: logrotate moves files, or empties them."""
+        ours = os.fstat(file.fileno())
+        if not stat.S_ISREG(ours.st_mode):
+            return True
+        try:
+            return os.path.samestat(ours, os.stat(self._path)) and ours.st_size >= self._bytes
+        except FileNotFoundError:
+            return False
 
     def _turn(self) -> None:
         self.close()

@@ -21,8 +21,7 @@ class RecordCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """By outcome: written, left_out where the disk does not keep up, failed where it does not write."""
         family = CounterMetricFamily("extproc_records", "Decisions drawn to be written down.", labels=["outcome"])
-        failed = self._file.failed
-        family.add_metric(["written"], max(0, self._recorder.written - failed))
+        family.add_metric(["written"], self._file.written)
         family.add_metric(["left_out"], self._recorder.left_out)
-        family.add_metric(["failed"], failed)
+        family.add_metric(["failed"], self._file.failed)
         yield family

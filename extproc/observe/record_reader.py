@@ -13,7 +13,7 @@ import msgspec
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.replay.replayed import policy_of, replay
 from extproc.core.snapshot import Policy
-from extproc.errors import ConfigError
+from extproc.errors import UNREADABLE, ConfigError
 from extproc.observe.record_lines import (
     FORMAT,
     Decided,
@@ -32,7 +32,7 @@ LAST = "last"
 _DECISION = b'{"record":"decision"'
 _POLICY = b'{"record":"policy"'
 _OURS = f'"format":{FORMAT}}}'.encode()  # the end of a line of rules
-_PART = re.compile(rb'\{"record":"(?:instance|state|profile|speed)","number":(\d+),')
+_PART = re.compile(rb'\{"record":"(?:instance|state|profile|speed)","number":(\d{1,18}),')
 _EQUAL = 1e-6  # relative; columns that were kept up for long differ in the last digits from those worked out anew
 
 
@@ -166,7 +166,7 @@ def _wanted(data: bytes, path: Path, wanted: str, rules: bytes) -> Iterator[tupl
 def _decoded(data: bytes, path: Path) -> Written:
     try:
         return decoded(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read, perhaps it is of another version of extproc: {error}") from error
 
 

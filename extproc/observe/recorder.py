@@ -46,8 +46,8 @@ class Recorder:
         self._today = today
         self._pending: dict[str, _Pending] = {}
         self._seen = 0  # of all of these, by their `size`
+        self._crowded: dict[str, None] = {}  # held requests whose looks had to make room, the first ones first
         self._policies: dict[int, tuple[Policy, PolicyLine]] = {}  # by identity: rules change with a reload only
-        self.written = 0
         self.left_out = 0
 
     def chosen(
@@ -66,15 +66,14 @@ class Recorder:
             return
         waits = choice.decision.chosen is None and may_wait(choice)
         before = self._pending.get(request_id)
-        if waits and before is not None and before.waits:
+        if waits and (request_id in self._crowded or (before is not None and before.waits)):
             return
         self.forget(request_id)
         seen = look(options, snapshot, now, draw, full, bounds)
         pending = self._pending[request_id] = _Pending(seen, decided_of(choice), snapshot.policy, waits)
         self._seen += pending.size
         while self._seen > _MOST_SEEN and len(self._pending) > 1:
-            self.forget(next(iter(self._pending)))
-            self.left_out += 1
+            self._leave_out(next(iter(self._pending)))
 
     def replied(self, exchange: Exchange, reply: Reply) -> None:
         """A request was answered; it is written down if it was drawn."""
@@ -94,17 +93,25 @@ class Recorder:
             sent_to=decision.chosen.instance.id if isinstance(reply, RouteTo) and decision.chosen else None,
             held_s=exchange.held_s,
         )
-        if self._write(rules) and self._write(line):
-            self.written += 1
-        else:
+        if not (self._write(rules) and self._write(line)):
             self.left_out += 1
 
     def forget(self, request_id: str) -> _Pending | None:
         """What is kept of a request that was not answered yet; it is kept no longer."""
+        self._crowded.pop(request_id, None)
         pending = self._pending.pop(request_id, None)
         if pending is not None:
             self._seen -= pending.size
         return pending
+
+    def _leave_out(self, request_id: str) -> None:
+        """Make room. Of a held request each try would else be looked at from now on, and take others' room again."""
+        pending = self.forget(request_id)
+        self.left_out += 1
+        if pending is not None and pending.waits:
+            self._crowded[request_id] = None
+            if len(self._crowded) > _MOST_SEEN:
+                del self._crowded[next(iter(self._crowded))]
 
     def _rules(self, policy: Policy) -> PolicyLine:
         known = self._policies.get(id(policy))

@@ -103,8 +103,8 @@ class Loop:
         self._word_at_s = float("-inf")  # when it was said, on our monotonic clock
         self.trouble = ""
         """Why the last turn came to nothing; "" if it did not."""
-        self.turned_at_s = time.monotonic()
-        """When the last turn ended, on the monotonic clock."""
+        self.due_at_s = time.monotonic()
+        """When the next turn begins at the latest, on the monotonic clock; in the past while one is under way."""
 
     @property
     def tick_s(self) -> float:
@@ -152,7 +152,7 @@ class Loop:
         elif self.trouble and not trouble:
             log.info("looking again")
         self.trouble = trouble
-        self.turned_at_s = time.monotonic()
+        self.due_at_s = time.monotonic() + self.tick_s
         self.changed()
 
     async def turn(self) -> None:

@@ -46,9 +46,9 @@ class Pages(HttpPages):
         super().__init__(app)
 
 
-def alive(loop: Loop, tick_s: float) -> bool:
+def alive(loop: Loop) -> bool:
     """Whether the loop turns. Redis may be lost: a restart of this process would not bring it back."""
-    return time.monotonic() - loop.turned_at_s < _LONGEST_TURN_S + 2.0 * tick_s
+    return time.monotonic() - loop.due_at_s < _LONGEST_TURN_S + loop.tick_s
 
 
 def status(loop: Loop, leader: Leader | None, fleet_name: str) -> dict[str, Any]:

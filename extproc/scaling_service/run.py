@@ -107,7 +107,7 @@ async def run_autoscale(settings: AutoscaleSettings, news: Reload[AutoscaleSetti
         pages = own_pages.Pages(
             made.metrics.page,
             lambda: own_pages.status(made.loop, made.leader, settings.fleet),
-            lambda: own_pages.alive(made.loop, made.loop.tick_s),
+            lambda: own_pages.alive(made.loop),
         )
         tasks: list[asyncio.Task[None]] = []
         try:

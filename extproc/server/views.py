@@ -81,7 +81,7 @@ def gauges(
         rungs=ladder.rungs(time.monotonic()),
         guards=kept_out,
         strict_unsettled=strict.unsettled if strict is not None else None,
-        held=holding.by_class() if router.policy.admission is not None else None,
+        held=holding.by_class() if router.gate is not None else None,  # also once nobody is to be held any more
         left=holding.left,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -22,6 +22,7 @@ from extproc.observe.observer import AT
 from extproc.observe.recent import LAST
 from extproc.server.dashboard_pages import add_dashboard
 from extproc.server.http_pages import HttpPages
+from extproc.server.tasks import end
 from extproc.server.worker_views import merged_decisions, merged_fleet
 
 ANSWER_S = 2.0  # that a worker has for a page; who is later is left out
@@ -74,6 +75,7 @@ class WorkerPages(HttpPages):
         self._merged = MergedMetrics()
         self._lives = dict.fromkeys(self._clients, 0)  # restarts, as of the pages that are merged
         self._open = AsyncExitStack()
+        self._taking: asyncio.Task[Collection[int]] | None = None
 
     async def __aenter__(self) -> Self:
         """Be able to ask."""
@@ -84,6 +86,8 @@ class WorkerPages(HttpPages):
     async def __aexit__(self, *_: object) -> None:
         """Close the listener, if there is one, and all connections."""
         await self.stop()
+        if self._taking is not None:
+            await end((self._taking,))
         await self._open.aclose()
 
     async def _ask(self, path: str, of: Sequence[Asked] | None = None) -> dict[int, Answer]:
@@ -118,8 +122,19 @@ class WorkerPages(HttpPages):
     async def _metrics(self, request: web.Request) -> web.Response:
         if self._named(request) is not None:
             return await self._one(request)
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.create_task(self._take())
+        answering = await asyncio.shield(self._taking)
+        return web.Response(body=self._merged.page(answering) + self._of_workers(len(answering)), headers=_TEXT)
+
+    async def _take(self) -> Collection[int]:
+        """Merge what workers have counted by now; returns who answered.
+
+        Once at a time, whoever asks: a page that comes after a later one of the same worker looks as if all of that
+        worker's counters had begun anew.
+        """
         lives = {worker.number: worker.restarts for worker in self._workers}
-        answers = await self._ask("/metrics")
+        answers = {number: each for number, each in (await self._ask("/metrics")).items() if each.status == 200}
         for worker in self._workers:
             number = worker.number
             if worker.restarts != self._lives[number]:
@@ -127,7 +142,7 @@ class WorkerPages(HttpPages):
                 self._lives[number] = worker.restarts
             if number in answers and worker.restarts == lives[number]:
                 self._merged.take(number, answers[number].body)
-        return web.Response(body=self._merged.page(answers) + self._of_workers(len(answers)), headers=_TEXT)
+        return answers.keys()
 
     def _of_workers(self, answering: int) -> bytes:
         registry = CollectorRegistry()

@@ -81,6 +81,20 @@ async def test_silence_times_out(reply: bytes) -> None:
         assert await client.get(url) == Failure(FailureKind.TIMED_OUT)
 
 
+async def test_how_long_a_call_may_take_can_be_set_anew() -> None:
+    """Calls from then on have it; connections stay."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with HttpClient(timeout_s=0.1) as client, listening(slow) as url:
+        assert await client.get(url) == Failure(FailureKind.TIMED_OUT)
+        client.allow(60.0)
+        assert await client.get(url) == Answer(200, b"ok")
+
+
 @pytest.mark.parametrize("reply", [b"", b"SMTP ready\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"])
 async def test_a_broken_answer_is_a_value(reply: bytes) -> None:
     handler, _ = answering(reply)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from extproc.adapters.http_client import HttpClient
 from extproc.adapters.registry import Registry
 from extproc.agent.pace import Pace, Periods
+from extproc.agent.publisher import Surroundings
+from extproc.agent.settings import AgentSettings
 from extproc.cli import parse_arguments
 from extproc.commands.agent import _again, _told, in_force
 from extproc.core.values.instance import Lifecycle, Load
@@ -73,6 +77,14 @@ def test_a_shorter_period_counts_at_once_for_a_backend_that_is_seldom_looked_at(
         long_s = pace.after(Lifecycle.READY, idle)
     pace.use(Periods(0.1, 0.2, 0.4))
     assert (long_s, pace.after(Lifecycle.READY, idle)) == (60.0, 0.4)
+
+
+def test_a_longer_period_gives_backends_as_much_longer_to_answer() -> None:
+    """Who looks more seldom since its engines are slow must wait for them."""
+    client, nothing = HttpClient(), cast(Any, None)
+    around = Surroundings(client, *[nothing] * 6, AgentSettings())
+    around.use(AgentSettings(period_s=30.0, ttl_s=100.0))
+    assert client._timeout.total == 60.0
 
 
 async def test_backends_come_and_go_with_the_file_and_a_wrong_one_changes_nothing(

@@ -598,6 +598,20 @@ def test_a_peers_request_is_owed_once() -> None:
     assert debt() == once
 
 
+def test_who_found_no_place_when_nobody_is_held_any_more_owes_what_it_owed_before() -> None:
+    """The operator has taken admission out of the rules: what is decided since is not charged."""
+    made = admitting(instance("a"))
+    assert made.gate is not None
+    assert isinstance(ask(made, "before", 1.0, tenant="t"), Choice)
+    kept = made.gate._accounts._pools[MODEL]
+    owed = kept.debts.of("t"), dict(kept.share._had)
+    made.use(Policy())
+    vain = made.choose_among((Option(request("r", tenant="t")),), 1.1, 0.5)
+    assert vain.decision.chosen is not None
+    made.not_placed(vain, 1.1, 1.2)
+    assert (kept.debts.of("t"), kept.share._had) == owed
+
+
 def test_who_found_no_place_over_all_routers_owes_nothing_for_that() -> None:
     """However often it is tried; the same as if it had gone at once. The tail learns of it once."""
     states = []

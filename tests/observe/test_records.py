@@ -25,6 +25,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Load, Totals
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_lines import DecisionLine, Line, PolicyLine, decoded, encoded, policy_line
+from extproc.observe.record_metrics import RecordCollector
 from extproc.observe.recorder import Recorder, drawn
 from extproc.stream.errands import Hold
 from extproc.stream.exchange import Exchange
@@ -179,6 +180,55 @@ def test_one_decision_is_taken_out_into_a_file_of_its_own(tmp_path: Path, capsys
     assert one.stat().st_mode & 0o777 == 0o600
     assert main(["explain", "--record", str(one), "--extract", str(one)]) == 2
     assert "File exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("becomes", ["moved", "emptied", "gone"])
+def test_a_file_that_somebody_else_takes_away_is_begun_anew(tmp_path: Path, becomes: str) -> None:
+    """Of a record, what is not in the file any more is written again. As logrotate does, or a person."""
+    path, made = tmp_path / "d.jsonl", fleet()
+    file = RecordFile(path, MIB)
+
+    def write(line: Line) -> bool:
+        file.take(line)
+        return True
+
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    ask(made, "r0", recorder)
+    if becomes == "moved":
+        path.rename(tmp_path / "d.jsonl.1")
+    elif becomes == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    for name in ("r1", "r2"):
+        ask(made, name, recorder)
+    file.close()
+    assert [line["id"] for line in decisions(path)] == ["r1", "r2"]
+    for name in ("r1", "r2"):
+        assert main(["explain", "--record", str(path), name]) == 0
+    if becomes == "moved":
+        assert main(["explain", "--record", str(tmp_path / "d.jsonl.1"), "r0"]) == 0
+
+
+@pytest.mark.parametrize("flags", [["--extract", "x"], ["--what-if"]])
+def test_what_is_done_with_a_record_alone_is_refused_of_anything_else(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it would be left undone without a word."""
+    assert main(["explain", "r", *flags]) == 2
+    assert "say --record FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ['"id":"r","more":' + "[" * 100_000, '"id":"r","at":7}'])
+def test_a_line_that_nobody_wrote_so_is_one_line_of_what_is_wrong(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records are handed on."""
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"record":"decision",' + line + "\n")
+    assert main(["explain", "--record", str(path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_records_of_another_format_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,6 +389,46 @@ def test_a_request_that_is_held_is_not_looked_at_with_each_try(ends: str, monkey
     assert not recorder._pending
 
 
+def test_a_held_request_for_which_there_is_no_room_is_not_looked_at_with_each_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others take its room all the while; and it is recorded if it is let go."""
+    looks: Counter[str] = Counter()
+
+    def counted(options: Any, *rest: Any) -> Seen:
+        looks[options[0].request.id] += 1
+        return look(options, *rest)
+
+    monkeypatch.setattr("extproc.observe.recorder.look", counted)
+    monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 3)
+    lines: list[Line] = []
+
+    def write(line: Line) -> bool:
+        lines.append(line)
+        return True
+
+    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
+    recorder = Recorder(write, 1.0, today)
+    made.on_choice = recorder.chosen
+    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
+    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
+    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+    assert isinstance(second.receive(RequestBody(content), 0.0, 0.0), Hold)
+    for number in range(1, 10):
+        ask(made, f"left-{number}", model="unknown")
+        assert made.let_go(number / 100, 0.0) == ()
+    assert looks["second"] == 1
+    assert recorder.left_out == 9  # it, and all but the last of those that left
+    assert recorder._seen <= 3
+    first.close(0.5)
+    [turn] = made.let_go(0.5, 0.0)
+    replies = second.resume(turn.choice, 0.5, 0.0)
+    assert isinstance(replies, tuple)
+    recorder.replied(second, replies[0])
+    assert isinstance(lines[-1], DecisionLine)
+    assert (lines[-1].id, lines[-1].decided.chosen, looks["second"]) == ("second", "a", 2)
+
+
 def test_the_file_and_its_older_half_stay_within_their_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -404,7 +494,24 @@ def test_a_full_queue_leaves_records_out_and_counts_them() -> None:
     recorder = Recorder(lambda line: False, 1.0, today)
     made.on_choice = recorder.chosen
     ask(made, "r", recorder)
-    assert (recorder.written, recorder.left_out) == (0, 1)
+    assert recorder.left_out == 1
+
+
+def test_what_a_full_disk_does_not_take_was_never_counted_as_written() -> None:
+    """A counter that falls looks as if it had begun anew."""
+    made, file = fleet(), RecordFile(Path("/dev/full"), MIB)
+    recorder = Recorder(file.write, 1.0, today)
+    made.on_choice = recorder.chosen
+
+    def counted() -> dict[str, float]:
+        [family] = RecordCollector(recorder, file).collect()
+        return {each.labels["outcome"]: each.value for each in family.samples}
+
+    ask(made, "r", recorder)
+    assert counted() == {"written": 0, "left_out": 0, "failed": 0}
+    with file:
+        pass
+    assert counted() == {"written": 0, "left_out": 0, "failed": 1}
 
 
 def test_what_is_never_answered_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

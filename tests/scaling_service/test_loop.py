@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory, Written
@@ -17,7 +20,7 @@ from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
 from extproc.scaling_service.doing import Doing
 from extproc.scaling_service.journal import Journal, Launch
 from extproc.scaling_service.loop import Loop, Parts, Role
-from extproc.scaling_service.pages import age_s, fresh
+from extproc.scaling_service.pages import age_s, alive, fresh
 from extproc.scaling_service.sights import Seen
 from extproc.scaling_service.word import Memory, Word, decode_memory, encode_memory, encode_word
 from tests.core.builders import MODEL
@@ -116,6 +119,7 @@ def loop(routers: int, **others: Any) -> Loop:
     heard = Fleet()
     heard.contact_at_s = time.monotonic()
     values: dict[str, Any] = {
+        "rules": RULES,
         "fleet": heard,
         "sights": Given(routers),
         "memory": ScalingMemory(registry.link, registry.base),
@@ -124,7 +128,6 @@ def loop(routers: int, **others: Any) -> Loop:
     }
     made: Any = Made
     parts = Parts(
-        rules=RULES,
         classes=ClassPolicy(),
         new_scaler=made,
         doing=Doing(registry, None),
@@ -165,6 +168,21 @@ async def test_other_rules_count_from_the_next_turn_on() -> None:
     assert (sights.rules, one.tick_s) == (rules, rules.tick_s)
     scaler: Any = one._scaler
     assert scaler.used == [(RULES, classes), (rules, classes)]
+
+
+async def test_a_loop_that_is_to_turn_more_often_is_alive_in_its_first_turn_after_a_long_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And is taken for dead if that turn does not end."""
+    one = loop(1, rules=replace(RULES, tick_s=3600.0))
+    await one.try_turn()
+    ended_s = time.monotonic()
+    one.use(RULES, ClassPolicy())
+    one._renew()
+    for later_s, lives in ((3590.0, True), (3700.0, False)):
+        clock = SimpleNamespace(monotonic=lambda at_s=ended_s + later_s: at_s)
+        monkeypatch.setattr("extproc.scaling_service.pages.time", clock)
+        assert alive(one) == lives
 
 
 async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> None:

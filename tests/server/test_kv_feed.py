@@ -204,9 +204,24 @@ async def test_what_many_instances_told_is_applied_in_one_turn_and_much_of_it_in
         feed = KvFeed(made, KvLog(Link("redis://127.0.0.1:1"), "none"), asyncio.Event())
         for number, key in enumerate(keys):
             feed.take(Whole(key, written(KvDelta(16, gpu=blocks(number, told)))))
-        applying, seen = feed.apply(), 0
-        with suppress(StopIteration):
-            while True:
-                applying.send(None)
-                seen += 1
-        assert (seen, [made.kv.size(key) for key in keys]) == (turns, [told] * 3)
+        assert turns_of(feed) == turns
+        assert [made.kv.size(key) for key in keys] == [told] * 3
+
+
+async def test_a_block_of_each_of_many_instances_lets_requests_through() -> None:
+    """There a turn is full of what applying any delta takes, and not of blocks."""
+    names = [f"i{number}" for number in range(400)]
+    feed = KvFeed(router(), KvLog(Link("redis://127.0.0.1:1"), "none"), asyncio.Event())
+    for name in names:
+        feed.take(Whole(f"{name}@1", written(KvDelta(16, gpu=(7,)))))
+    assert turns_of(feed) >= 3
+
+
+def turns_of(feed: KvFeed) -> int:
+    """How often requests are let through while all that was taken down is applied."""
+    applying, seen = feed.apply(), 0
+    with suppress(StopIteration):
+        while True:
+            applying.send(None)
+            seen += 1
+    return seen

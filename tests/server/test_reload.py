@@ -203,6 +203,27 @@ async def test_a_hangup_reads_anew_though_the_file_has_not_changed(tmp_path: Pat
     task.cancel()
 
 
+async def test_a_fault_of_ours_counts_as_a_failure_and_the_next_settings_are_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else nobody would look at the file any more."""
+    faults: list[Exception | None] = [None, KeyError("zone"), None]
+
+    def again() -> ServeSettings:
+        if (fault := faults.pop()) is not None:
+            raise fault
+        return ServeSettings()
+
+    news = reloading(ServeSettings(), again, tmp_path)
+    task = asyncio.create_task(news.run(lambda _: None))
+    await asyncio.sleep(0)
+    for result in (FAILED, DONE):
+        os.kill(os.getpid(), signal.SIGHUP)
+        await counted(news, result, 1)
+    task.cancel()
+    assert "cannot be taken; those before stay in force" in caplog.text
+
+
 async def answer(channel: grpc.aio.Channel) -> tuple[Any, str]:
     """A call for a model, and what it is answered: `routed`, or the status of a refusal."""
     call = process(channel)

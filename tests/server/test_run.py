@@ -16,7 +16,9 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.core.admission.admission import Admission
 from extproc.core.router import Router
+from extproc.core.snapshot import Policy
 from extproc.observe.metrics import Guards, Metrics
 from extproc.server import run
 from extproc.server.holding import Holding
@@ -122,3 +124,19 @@ async def test_metrics_tell_what_strict_mode_could_not_settle_and_only_in_strict
             lines = [line for line in page.splitlines() if line.startswith(b"extproc_strict_unsettled_total")]
             assert lines == ([told] if told else [])
     tokenizers.close()
+
+
+async def test_what_was_held_is_told_on_though_nobody_is_to_be_held_any_more() -> None:
+    """Over several workers a count that went away and came back as it was would count twice."""
+    tokenizers, told = Tokenizers.load({}, budget_s=1.0), []
+    async with Link("redis://127.0.0.1:1") as link:  # nobody is there
+        for policies in ((Policy(),), (Policy(admission=Admission()),), (Policy(admission=Admission()), Policy())):
+            made = router(instance("a"))
+            for policy in policies:
+                made.use(policy)
+            bookings = Bookings(link, "extproc:{default}", "r1", made.ledger)
+            holding = Holding(made, lambda: 0.0, lambda: 0.0)
+            parts = (made, tokenizers, bookings, None, LadderWatch(made), Guards(), holding)
+            told.append(b"extproc_held_left_total{" in Metrics(partial(gauges, *parts)).page())
+    tokenizers.close()
+    assert told == [False, True, True]

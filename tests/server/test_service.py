@@ -185,6 +185,17 @@ async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() 
             await logs
 
 
+async def test_a_stream_whose_request_runs_on_when_the_service_ends_ends_in_good_order() -> None:
+    """By an error Envoy would cut the answer, where its body is streamed to us."""
+    async with serving(router(instance("a"))) as (service, channel):
+        call = process(channel)
+        for message in (headers(), body()):
+            await call.write(message)
+            assert await call.read()
+        await service.stop(0.0)
+        assert await call.code() is grpc.StatusCode.OK
+
+
 async def test_requests_of_two_routers_never_share_an_id() -> None:
     """Envoy tells the outcome of a request to any router, where the id finds what is known of it, or nothing."""
     routers = [router(instance("a")) for _ in range(2)]
