@@ -218,7 +218,7 @@ class Subscription:
         To wake up for a packet costs more than what is in it.
         """
         connection = self._pubsub.connection
-        if connection is None or not connection.is_connected or await connection.can_read():
+        if connection is None or not connection.is_connected or await self._client._reach(connection.can_read()):
             return
         writer = connection._writer  # the library has no word for it
         if writer is None or writer.is_closing():
