@@ -70,6 +70,27 @@ async def test_what_comes_while_the_connection_rests_is_read_in_one_go(server: R
                 assert ended.value.value == Message(CHANNEL, b"%d" % number)
 
 
+async def test_a_burst_that_is_read_in_one_go_lets_others_through(server: RedisServer, rests: Rests) -> None:
+    """Hundreds of agents' reports would hold all requests up."""
+    async with Link(server.url) as link, link.follow(CHANNEL, gather_s=1.0) as following:
+        got = asyncio.create_task(anext(following))
+        await rests.begun.wait()
+        for number in range(200):
+            await link.publish(CHANNEL, b"%d" % number)
+        rests.over.set()
+        await got
+        turns, heard = 0, 1
+        while heard < 200:
+            step = anext(following)
+            try:
+                while True:
+                    step.send(None)
+                    turns += 1
+            except StopIteration:
+                heard += 1
+        assert 200 // 40 <= turns <= 200 // 20
+
+
 async def test_a_rest_that_is_broken_off_leaves_the_connection_reading(server: RedisServer, rests: Rests) -> None:
     """The next to ask hears what came."""
     async with Link(server.url) as link, link.follow(CHANNEL, gather_s=1.0) as following:
