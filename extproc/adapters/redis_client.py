@@ -212,23 +212,24 @@ class Subscription:
         # The library has connected and subscribed anew by itself: messages may be missing.
         raise ServerError(f"Redis at {self._client.name} ended the subscription", lost=True)
 
-    async def rest(self, for_s: float) -> None:
+    async def rest(self, for_s: float) -> bool:
         """Leave the socket alone for so long, unless a message is read already: what comes meanwhile is read at once.
 
-        To wake up for a packet costs more than what is in it.
+        To wake up for a packet costs more than what is in it. False if it has not rested.
         """
         connection = self._pubsub.connection
-        if connection is None or not connection.is_connected or await connection.can_read():
-            return
+        if connection is None or not connection.is_connected or await self._client._reach(connection.can_read()):
+            return False
         writer = connection._writer  # the library has no word for it
         if writer is None or writer.is_closing():
-            return
+            return False
         writer.transport.pause_reading()
         try:
             await asyncio.sleep(for_s)
         finally:
             if not writer.is_closing():
                 writer.transport.resume_reading()
+        return True
 
     async def aclose(self) -> None:
         """Give the connection up."""

@@ -245,6 +245,7 @@ class ExtProc:
             if answer is not None:
                 for encoded in self._encoded(exchange, (answer,), shell.clock(), Stopwatch()):
                     await context.write(encoded)
+                await asyncio.sleep(_CANCELLED_WITHIN_S)
                 return
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 

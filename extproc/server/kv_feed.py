@@ -50,6 +50,7 @@ class KvFeed:
         self._anew: set[str] = set()  # to be read whole again, because their logs go on
         self._read_at_s: dict[str, float] = {}  # when the end of a log was read that is not yet applied
         self._pending: dict[str, list[KvDelta]] = {}  # by instance key, in order
+        self._applied = ""  # key of what is being applied; "" once that is void
         self._came = asyncio.Event()
 
     async def run(self, synced: asyncio.Event) -> NoReturn:
@@ -98,19 +99,21 @@ class KvFeed:
         """Apply all that was taken down, letting requests through in between."""
         spent = 0  # in this turn, in blocks
         while self._pending:
-            key = next(iter(self._pending))
+            key = self._applied = next(iter(self._pending))
             read_at_s = self._read_at_s.pop(key, None)
             for piece in pieces(merged(self._pending.pop(key)), _PIECE_BLOCKS):
                 cost = piece.blocks + _OF_EACH
                 if spent and spent + cost > _PIECE_BLOCKS:
                     spent = 0
                     await asyncio.sleep(0)
-                    if key in self._pending and self._pending[key][0].cleared:
-                        break  # void by now
+                    if self._is_void(key):
+                        break
                 self._router.kv.apply(key, piece)
                 spent += cost
-            if read_at_s is not None:
-                self._freshness.heard(key, read_at_s)
+            else:
+                if read_at_s is not None:
+                    self._freshness.heard(key, read_at_s)
+        self._applied = ""
 
     async def _apply_all(self, read: asyncio.Event, synced: asyncio.Event) -> NoReturn:
         await read.wait()
@@ -121,7 +124,13 @@ class KvFeed:
             self._came.clear()
             await self.apply()
 
+    def _is_void(self, key: str) -> bool:
+        """Whether what is being applied of an instance was forgotten meanwhile, or is when what came is applied."""
+        return key != self._applied or (key in self._pending and self._pending[key][0].cleared)
+
     def _forget(self, key: str) -> None:
+        if key == self._applied:
+            self._applied = ""
         self._pending.pop(key, None)
         self._read_at_s.pop(key, None)
         self._router.kv.forget(key)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, limit_for, weights_for
+from extproc.core.pricing.slo import Slo
 from extproc.core.values.request import RequestClass
 from tests.core.builders import request
 
@@ -88,6 +89,15 @@ def test_weights_that_turn_a_cost_into_a_gain_are_refused(changes: dict[str, Any
     """The field is named."""
     table = dict(DEFAULT_CLASSES) | {RequestClass.BATCH: ClassWeights(**changes)}
     with pytest.raises(ValueError, match=f"{next(iter(changes))} of batch"):
+        ClassPolicy(classes=table)
+
+
+@pytest.mark.parametrize("limit", ["ttft_s", "tpot_s"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_limit_that_no_answer_could_keep_or_miss_is_refused(limit: str, value: float) -> None:
+    """Decisions tell times as shares of it: they would divide by 0."""
+    table = dict(DEFAULT_CLASSES) | {RequestClass.INTERACTIVE: ClassWeights(slo=Slo(**{limit: value}))}
+    with pytest.raises(ValueError, match=f"slo.{limit} of interactive"):
         ClassPolicy(classes=table)
 
 

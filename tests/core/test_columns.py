@@ -27,7 +27,7 @@ from tests.core.one_by_one import decide_one_by_one
 
 NAMES = ("a", "b", "c", "d", "e")
 ZONES = Zones(own="here", crossings={("here", "far"): Crossing(rtt_s=0.05, price_per_gb=0.1, bytes_s=1e8)})
-TOLD = {KvLayout(16, MODEL): blocks(7, 60)}
+TOLD = {KvLayout(16, MODEL): blocks(7, 60), KvLayout(24, MODEL): blocks(8, 40)}
 STEPS = (
     *("publish", "remove", "ask", "ask", "ask", "end", "peer", "fail", "push_back", "tell", "tell", "doubt"),
     *("finish", "wait", "wait", "look back", "hear"),
@@ -132,7 +132,8 @@ class Scene:
             case "peer":
                 self.peer(name, chance.uniform(0.0, 3.0))
             case "tell":
-                self.tell(name, chance.randint(1, 60), chance.choice((KvTier.GPU, KvTier.GPU, KvTier.CPU)))
+                tier = chance.choice((KvTier.GPU, KvTier.GPU, KvTier.CPU))
+                self.tell(name, chance.randint(1, 60), tier, chance.choice((16, 16, 24)))
             case "doubt":
                 self.doubt(name, chance.choice(list(CacheSource)), chance.choice((0, 100, 500)))
             case "finish":
@@ -171,8 +172,12 @@ class Scene:
     def push_back(self, name: str) -> None:
         self.router.backpressure.push_back(f"{name}@1", self.now, self.now)
 
-    def tell(self, name: str, count: int, tier: KvTier) -> None:
-        self.router.kv.apply(f"{name}@1", KvDelta(16, **{tier.name.lower(): blocks(7, count)}))
+    def tell(self, name: str, count: int, tier: KvTier, size_tokens: int) -> None:
+        """Its engine does; of one that is not there, news comes late."""
+        member = self.router.fleet.get(name)
+        told = blocks(7 if size_tokens == 16 else 8, count)
+        key = f"{name}@1" if member is None else member.instance.key
+        self.router.kv.apply(key, KvDelta(size_tokens, **{tier.name.lower(): told}))
 
     def doubt(self, name: str, source: CacheSource, true_tokens: int) -> None:
         for _ in range(12):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,29 @@ async def test_a_server_that_was_frozen_loses_nothing(server: RedisServer, write
         server.thaw()
         await write(writer, 10, 20)
         await until(lambda: router.held[KEY] == numbers(0, 20))
+
+
+async def test_what_many_instances_tell_lets_others_through_while_it_is_taken(server: RedisServer) -> None:
+    """All of it comes with one reply; a thousand deltas take some 7 ms."""
+    router = Router()
+    router.keys = {f"gpu-{number}@1" for number in range(10)}
+    taken_before: list[int] = []
+
+    async def other() -> None:
+        while True:
+            taken_before.append(len(router.news))
+            await asyncio.sleep(0)
+
+    async with Link(server.url) as link:
+        for key in router.keys:
+            for number in range(100):
+                await link.command("XADD", f"{BASE}:kv:{key}", f"{number + 1}-0", "d", b"x", "p", f"{number}-0")
+    beside = asyncio.create_task(other())
+    async with reading(server.url, router):
+        beside.cancel()
+    steps = [later - sooner for sooner, later in pairwise(taken_before)]
+    assert sum(steps) >= 1_000 - 10
+    assert max(steps) <= 300
 
 
 async def test_a_writer_is_told_what_the_server_has_of_its_log(server: RedisServer, writer: KvLog) -> None:

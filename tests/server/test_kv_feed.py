@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from extproc.adapters.kv_log import Delta, KvLog, Whole
 from extproc.adapters.redis_link import Link
 from extproc.adapters.registry import Registry
@@ -225,3 +227,20 @@ def turns_of(feed: KvFeed) -> int:
             applying.send(None)
             seen += 1
     return seen
+
+
+@pytest.mark.parametrize("applied", [0, 2_000])
+async def test_what_is_forgotten_between_two_turns_is_applied_no_further(applied: int) -> None:
+    """Nobody would forget it again: its instance is gone, or its log has stopped."""
+    made = router(TELLER, instance("b", kv_events=True))
+    feed = KvFeed(made, KvLog(Link("redis://127.0.0.1:1"), "none"), asyncio.Event())
+    feed.take(Delta("b@1", written(KvDelta(16, gpu=blocks(1, 1_900))), "1-1"))
+    feed.take(Delta(KEY, written(KvDelta(16, gpu=blocks(2, 3_000))), "1-1"))
+    applying = feed.apply()
+    applying.send(None)
+    while made.kv.size(KEY) < applied:
+        applying.send(None)
+    feed.take(Whole(KEY, None))
+    with pytest.raises(StopIteration):
+        applying.send(None)
+    assert (made.kv.size("b@1"), made.kv.size(KEY), list(made.kv.keys)) == (1_900, 0, ["b@1"])

@@ -185,15 +185,18 @@ async def test_an_access_log_stream_that_never_ends_does_not_hold_up_the_stop() 
             await logs
 
 
-async def test_a_stream_whose_request_runs_on_when_the_service_ends_ends_in_good_order() -> None:
-    """By an error Envoy would cut the answer, where its body is streamed to us."""
-    async with serving(router(instance("a"))) as (service, channel):
+async def test_a_stream_whose_answer_goes_on_when_the_service_stops_ends_in_good_order() -> None:
+    """By an error Envoy would cut an answer whose body it streams to us."""
+    made = router(instance("a"))
+    async with serving(made) as (service, channel):
         call = process(channel)
         for message in (headers(), body()):
             await call.write(message)
             assert await call.read()
         await service.stop(0.0)
+        assert await call.read() is grpc.aio.EOF
         assert await call.code() is grpc.StatusCode.OK
+        assert made.ledger.in_flight() == {}
 
 
 async def test_requests_of_two_routers_never_share_an_id() -> None:

@@ -58,7 +58,14 @@ def taken_over(data: bytes) -> bytes | None:
 
 
 def lost(before: Any, after: Any, path: str = "") -> list[str]:
-    """Places whose value is not there any more; that there are more now is no loss."""
+    """Places whose value is not there any more; that there are more now is no loss.
+
+    For how long something is remembered from now on is for the reader to say.
+    """
     if isinstance(before, dict) and isinstance(after, dict):
-        return [each for key, value in before.items() for each in lost(value, after.get(key), f"{path}.{key}")]
+        told = {key: value for key, value in before.items() if key != "memory_s"}
+        return [each for key, value in told.items() for each in lost(value, after.get(key), f"{path}.{key}")]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [each for place, pair in pairs for each in lost(*pair, f"{path}.{place}")]
     return [] if before == after else [path]

@@ -120,3 +120,7 @@ def _check(kind: RequestClass, weights: ClassWeights) -> None:
         raise ValueError(f"value_per_hour of {kind.value} must be more than 0; leave it out to let money count nothing")
     if not 0.0 < weights.queue_share <= 1.0:
         raise ValueError(f"queue_share of {kind.value} must be more than 0 and at most 1")
+    for name in ("ttft_s", "tpot_s"):  # times are told as shares of these
+        limit_s = getattr(weights.slo, name)
+        if limit_s is not None and not 0.0 < limit_s < float("inf"):
+            raise ValueError(f"slo.{name} of {kind.value} must be more than 0, and finite; null is no limit")

@@ -33,6 +33,10 @@ class Remembered(msgspec.Struct, kw_only=True):
     ratios: list[tuple[Trend, Trend]]  # load, and what the season had let expect at the same times
 
 
+def _every_trend(seen: Remembered) -> list[Trend]:
+    return [*seen.trends, *(trend for pair in seen.ratios for trend in pair)]
+
+
 class Experts:
     """Forecasts of one load. Where it leaps beyond chance, what was before is forgotten by all but the seasons."""
 
@@ -49,6 +53,15 @@ class Experts:
         self._season, self._week = Season(history), Season(history, (WEEK, 2 * WEEK))
         self._looks: deque[tuple[float, float]] = deque(maxlen=_LOOKS)
 
+    def take_over(self, told: Remembered) -> None:
+        """Go on from what another one remembers. How long that is kept from now on is ours to say.
+
+        Raises ValueError if it is of other experts.
+        """
+        for ours, theirs in zip(_every_trend(self.remembered), _every_trend(told), strict=True):
+            theirs.memory_s = ours.memory_s
+        self.remembered = told
+
     @property
     def usual(self) -> float:
         """Mean load of about the last period."""
@@ -58,8 +71,7 @@ class Experts:
         """The load of the last `covers_s` seconds, `passed_s` after the one before."""
         seen = self.remembered
         [season] = self._season.at([at_s - covers_s / 2])
-        everything = [*seen.trends, *(trend for pair in seen.ratios for trend in pair)]
-        for trend in everything:
+        for trend in _every_trend(seen):
             trend.move(passed_s)
         jump = self._jump(load, covers_s)
         seen.grain.add(load, covers_s)

@@ -188,15 +188,16 @@ class Forecaster:
         if dump.version != _VERSION or dump.period_s != period_s or not 0 <= dump.at_s <= at_s:
             return False
         history = History(self._history.grid)
-        errors, growth = _errors(history), _growth(history)
+        errors, growth, experts = _errors(history), _growth(history), Experts(history)
         try:
+            experts.take_over(dump.remembered)
             history.restore(dump.newest_bucket, _unpacked(dump.loads))
             errors.restore([_unpacked(part) for part in dump.errors])
             growth.sums = _unpacked(dump.growth).reshape(growth.sums.shape)
         except ValueError:  # something is missing
             return False
         self._begin(history, errors, growth)
-        self._experts.remembered = dump.remembered
+        self._experts = experts
         self._at_s = dump.at_s
         return True
 

@@ -1,6 +1,6 @@
 """Where a request goes, what that costs, and why the others were turned down.
 
-These are msgspec structs, since each decision makes a dozen of them: a `Cost` of twelve fields takes 0.05 µs so and
+These are msgspec structs, since each decision makes a dozen of them: a `Cost` of its fields takes 0.05 µs so and
 2.8 µs as a frozen dataclass.
 """
 
@@ -68,9 +68,9 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     total_s: float  # all of them as the class of the request weighs them: what instances are compared by
     queue_s: float  # work that is ahead of the request
     prefill_s: float  # computing the prompt tokens that the instance does not hold
-    decode_s: float  # producing the expected output in the batch it would join
+    decode_s: float  # producing the expected output in the batch it would join, and waiting for its host meanwhile
     loading_s: float = 0.0  # until its adapter is in the GPU: waiting for a slot, and loading
-    communication_s: float = 0.0  # reaching the instance, and waiting for its host's CPU and memory
+    communication_s: float = 0.0  # reaching the instance, and waiting for its host until the first token
     pressure_s: float = 0.0  # expected loss to preemption as KV blocks run out
     harm_s: float = 0.0  # by which others are delayed, summed over them
     tail_s: float = 0.0  # what waiting for longer than nearly all others counts more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -191,6 +192,29 @@ def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
     assert len(old.dump()) < 64_000
 
 
+def test_for_how_long_is_remembered_is_not_for_an_older_dump_to_say() -> None:
+    """Else an upgrade that follows loads sooner would do so nowhere but in a new fleet."""
+    looks = by_chance(steady(4), 1200.0, DAY_S)
+    dump = fed(looks).dump()
+    told = msgspec.msgpack.decode(dump)
+    older = told | {"remembered": longer(told["remembered"], 4.0)}
+    said = []
+    for data in (dump, msgspec.msgpack.encode(older)):
+        forecaster = Forecaster(DAY_S)
+        assert forecaster.load(data, 1200.0)
+        for look in range(1, 13):
+            forecaster.add(1200.0 + look * 10.0, 4.0 + 0.1 * look, 10.0)
+        said.append(forecaster.forecast(1320.0, 60.0, 0.6))
+    assert said[0] == said[1]
+
+
+def longer(told: Any, times: float) -> Any:
+    """The same with memories that are longer."""
+    if isinstance(told, dict):
+        return {key: value * times if key == "memory_s" else longer(value, times) for key, value in told.items()}
+    return [longer(each, times) for each in told] if isinstance(told, list) else told
+
+
 def test_a_dump_that_does_not_fit_is_left_alone() -> None:
     """Another version, another period, from the future, cut off, or nothing of ours at all."""
     looks = by_chance(steady(4), 1200.0, DAY_S)
@@ -204,6 +228,7 @@ def test_a_dump_that_does_not_fit_is_left_alone() -> None:
         dump[:-10],
         msgspec.msgpack.encode({**told, "version": 0}),
         msgspec.msgpack.encode({**told, "loads": told["loads"][:-4]}),
+        msgspec.msgpack.encode({**told, "remembered": {**told["remembered"], "trends": []}}),
     ):
         assert not forecaster.load(other, later_s)
     assert not forecaster.load(dump, 1100.0)

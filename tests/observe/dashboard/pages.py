@@ -9,7 +9,7 @@ from typing import Any
 from extproc.server.admin import Admin
 
 HOSTILE = '"><img src=x onerror="document.title=`owned`"><script>document.title="owned"</script>\x1b[2J'
-TERMS = ("queue", "prefill", "decode", "loading", "communication", "pressure", "harm", "tail", "doubt", "start",
+TERMS = ("queue", "prefill", "decode", "loading", "communication", "pressure", "harm", "tail", "miss", "doubt", "start",
          "money", "weights")  # fmt: skip
 
 

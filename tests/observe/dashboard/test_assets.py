@@ -9,9 +9,12 @@ import pytest
 from aiohttp import web
 
 from extproc.adapters.http_client import Answer, HttpClient
+from extproc.core.reasons.explanation import terms
+from extproc.core.values.decision import Cost
 from extproc.observe.dashboard.assets import HEADERS, PAGE, read_assets
 from extproc.server.dashboard_pages import add_dashboard
 from extproc.server.http_pages import HttpPages
+from tests.observe.dashboard.pages import TERMS
 
 ASSETS = {name: asset.body.decode() for name, asset in read_assets().items()}
 SCRIPTS = {name: text for name, text in ASSETS.items() if name.endswith(".js")}
@@ -44,6 +47,14 @@ async def test_the_page_and_all_that_it_names_is_served_under_a_strict_policy(ur
             answer = await client.get(url + path)
             assert isinstance(answer, Answer)
             assert answer.status == 404, path
+
+
+def test_each_term_of_the_cost_has_a_colour_of_its_own() -> None:
+    """One without would look like any other that has none, in bars and legend."""
+    cost = Cost(**dict.fromkeys(Cost.__struct_fields__, 0.0))
+    coloured = re.findall(r"^\.term\.(\w+) \{ background: (.+); \}$", ASSETS["page.css"], re.MULTILINE)
+    assert {name for name, _ in coloured} == set(terms(cost)) == set(TERMS)
+    assert len({colour for _, colour in coloured}) == len(coloured)
 
 
 def test_every_name_in_the_files_is_that_of_a_file() -> None:
