@@ -13,7 +13,7 @@ from extproc.core.values.outcome import Features
 from extproc.core.values.request import Request
 
 MODEL = "llama-3.1-8b"
-_ports = itertools.count(9000)
+_ports = itertools.cycle(range(9000, 65536))  # a process makes more instances than there are ports
 
 
 def instance(name: str = "a", **changes: Any) -> Instance:

@@ -80,7 +80,7 @@ def mean_duration_s(made: Run) -> float:
 def test_what_is_learned_is_as_good_as_the_truth_also_under_overload(load: float) -> None:
     """On a fleet whose engines add to each step what the table does not know of; the start counts."""
     ratios = []
-    for seed in range(2):
+    for seed in range(4):  # single runs differ by 5 %
         runs = [
             simulated(policy, "day?requests=800&seed=0", load, mixed(), seed)[0] for policy in ("learning", "informed")
         ]
