@@ -13,14 +13,15 @@ from extproc.core.values.outcome import Features
 from extproc.core.values.request import Request
 
 MODEL = "llama-3.1-8b"
-_ports = itertools.cycle(range(9000, 65536))  # a process makes more instances than there are ports
+_made = itertools.count()
+_PORTS = range(9000, 65536)  # a process makes more instances than there are
 
 
 def instance(name: str = "a", **changes: Any) -> Instance:
     values: dict[str, Any] = {
         "id": name,
         "incarnation": "1",
-        "address": f"127.0.0.1:{next(_ports)}",
+        "address": f"127.0.0.1:{_PORTS[next(_made) % len(_PORTS)]}",
         "cluster": "pool",
         "models": (MODEL,),
         "lifecycle": Lifecycle.READY,
