@@ -148,7 +148,8 @@ async def test_an_hour_of_traffic_leaves_nothing_behind(tmp_path: Path) -> None:
         assert grown.resident_bytes <= MOST_RESIDENT_BYTES_A_REQUEST
         assert leaked.in_use == (True, True)
         assert warm[-1].descriptors <= max(each.descriptors for each in before) + 2
-        assert warm[-1].threads <= max(each.threads for each in before)
+        # gRPC's and asyncio's pools begin one more thread where all are busy at once, up to a bound of their own.
+        assert warm[-1].threads <= max(each.threads for each in before) + 2
 
 
 @asynccontextmanager
