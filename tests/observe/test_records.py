@@ -317,8 +317,8 @@ def test_only_the_share_is_looked_at(tmp_path: Path) -> None:
     assert 30 < len(ids) < 90
 
 
-def test_a_request_that_was_held_is_recorded_as_it_was_let_go() -> None:
-    """It is decided upon more than once; the last time counts, and what is never answered is forgotten."""
+def full_fleet() -> tuple[Router, Recorder, list[Line], Exchange, Exchange, Hold]:
+    """One instance that serves `first` and has room for no other, so that `second` is held."""
     lines: list[Line] = []
 
     def write(line: Line) -> bool:
@@ -328,13 +328,17 @@ def test_a_request_that_was_held_is_recorded_as_it_was_let_go() -> None:
     made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
     recorder = Recorder(write, 1.0, today)
     made.on_choice = recorder.chosen
-    first = ask(made, "first", recorder)
-    second = Exchange(made, "second", Rules())
+    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
     second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
     content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
-    step = second.receive(RequestBody(content), 0.0, 0.0)
-    if not isinstance(step, Hold):
-        pytest.fail(f"the fleet is meant to be full, and answers {step}")
+    hold = second.receive(RequestBody(content), 0.0, 0.0)
+    assert isinstance(hold, Hold)
+    return made, recorder, lines, first, second, hold
+
+
+def test_a_request_that_was_held_is_recorded_as_it_was_let_go() -> None:
+    """It is decided upon more than once; the last time counts, and what is never answered is forgotten."""
+    made, recorder, lines, first, second, _ = full_fleet()
     first.close(0.1)
     [turn] = made.let_go(0.1, 0.0)
     [reply] = second.resume(turn.choice, 0.1, 0.0)  # type: ignore[misc]
@@ -356,20 +360,7 @@ def test_a_request_that_is_held_is_not_looked_at_with_each_try(ends: str, monkey
         return look(options, snapshot, now, *rest)
 
     monkeypatch.setattr("extproc.observe.recorder.look", counted)
-    lines: list[Line] = []
-
-    def write(line: Line) -> bool:
-        lines.append(line)
-        return True
-
-    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
-    recorder = Recorder(write, 1.0, today)
-    made.on_choice = recorder.chosen
-    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
-    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
-    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
-    hold = second.receive(RequestBody(content), 0.0, 0.0)
-    assert isinstance(hold, Hold)
+    made, recorder, lines, first, second, hold = full_fleet()
     for number in range(1, 20):
         assert made.let_go(number / 100, 0.0) == ()
     assert looks == [0.0, 0.0]  # one of each request
@@ -401,19 +392,7 @@ def test_a_held_request_for_which_there_is_no_room_is_not_looked_at_with_each_tr
 
     monkeypatch.setattr("extproc.observe.recorder.look", counted)
     monkeypatch.setattr("extproc.observe.recorder._MOST_SEEN", 3)
-    lines: list[Line] = []
-
-    def write(line: Line) -> bool:
-        lines.append(line)
-        return True
-
-    made = router(instance("a", max_num_seqs=1), policy=Policy(admission=Admission()))
-    recorder = Recorder(write, 1.0, today)
-    made.on_choice = recorder.chosen
-    first, second = ask(made, "first", recorder), Exchange(made, "second", Rules())
-    second.receive(RequestHeaders("POST", "/v1/chat/completions", last=False, headers={}), 0.0, 0.0)
-    content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
-    assert isinstance(second.receive(RequestBody(content), 0.0, 0.0), Hold)
+    made, recorder, lines, first, second, _ = full_fleet()
     for number in range(1, 10):
         ask(made, f"left-{number}", model="unknown")
         assert made.let_go(number / 100, 0.0) == ()
