@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,8 @@ from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSetti
 from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
-from extproc.config_file.reload import Reload, changed
+from extproc.commands.reloading import reloading, said
+from extproc.config_file.reload import changed
 from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Role
@@ -38,6 +38,8 @@ EXAMPLE = """extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware
   extproc agent --backends-dns http://vllm.models.svc:8000 --hardware h100_sxm"""
 
 _FOR_ONE = ("id", "address")
+# All that the parser refuses of a file that can be read: neither that nor the command line names one any more.
+_NO_BACKEND = "no backend is given: use backend, backends or backends_dns in the section agent"
 _NOT_LIVE = frozenset({"agent.state", "agent.log_level", "agent.log_format"})
 
 
@@ -194,14 +196,14 @@ def _told(args: argparse.Namespace) -> _Told:
         host_pressure=local if args.host_pressure is None else args.host_pressure,
         state_file=args.state_file,
     )
-    return _Told(_source(args, facts), settings, {key: repr(value) for key, value in args.said.items()})
+    return _Told(_source(args, facts), settings, said(args))
 
 
 def in_force(old: _Told, new: _Told) -> tuple[_Told, tuple[str, ...]]:
     """What of new settings an agent that runs can take, and the keys of what it cannot."""
     later = [key for key in changed(old.said, new.said) if key in _NOT_LIVE or not key.startswith("agent.")]
-    said = {**new.said, **{key: old.said[key] for key in later if key in old.said}}
-    return _Told(new.source, replace(new.settings, state_file=old.settings.state_file), said), tuple(later)
+    taken = {**new.said, **{key: old.said[key] for key in later if key in old.said}}
+    return _Told(new.source, replace(new.settings, state_file=old.settings.state_file), taken), tuple(later)
 
 
 async def _run(told: _Told, args: argparse.Namespace) -> None:
@@ -211,23 +213,14 @@ async def _run(told: _Told, args: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, orders.changed.set)
     tasks = []
-    if args.config is not None:
-        news = Reload(told, lambda: _again(args.arguments), in_force, args.config, logging.getLogger("extproc.agent"))
+    news = reloading(args, told, _told, in_force, "extproc.agent", _NO_BACKEND)
+    if news is not None:
         tasks.append(begin("settings", news.run(lambda new: orders.take(new.source, new.settings))))
     try:
         async with Registry(redis_settings(args), args.fleet) as registry:
             await run_agent(orders, registry, stopping)
     finally:
         await end(tasks)
-
-
-def _again(arguments: Sequence[str]) -> _Told:
-    from extproc.cli import parse_arguments
-
-    try:
-        return _told(parse_arguments(arguments))
-    except SystemExit:  # as where neither the command line nor the file names a backend any more
-        raise ConfigError("no backend is given: use backend, backends or backends_dns in the section agent") from None
 
 
 def _facts(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 from typing import TYPE_CHECKING
 
 from extproc.addresses import parse_endpoint
@@ -16,6 +15,7 @@ from extproc.commands.listen_arguments import access, add_listen_arguments, tls_
 from extproc.commands.numbers import count, seconds, seconds_or_zero
 from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
+from extproc.commands.reloading import reloading, said
 from extproc.commands.webhook_arguments import add_webhook_arguments, webhook_target
 from extproc.core.scaling.rules import ScalingRules
 from extproc.errors import ConfigError
@@ -115,21 +115,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     import uvloop
 
-    from extproc.cli import parse_arguments
-    from extproc.config_file.reload import Reload
     from extproc.observe.logs import configure
 
     configure(log_settings(args))
-    news = None
-    if args.config is not None:
-        news = Reload(
-            settings,
-            lambda: _settings(parse_arguments(args.arguments)),
-            in_force,
-            args.config,
-            logging.getLogger("extproc.autoscale"),
-        )
-    uvloop.run(run_autoscale(settings, news))
+    uvloop.run(run_autoscale(settings, reloading(args, settings, _settings, in_force, "extproc.autoscale")))
     return 0
 
 
@@ -162,5 +151,5 @@ def _settings(args: argparse.Namespace) -> AutoscaleSettings:
         dry_run=args.dry_run or args.once,
         lease_s=args.lease_s,
         settle_s=args.settle_s,
-        said={key: repr(value) for key, value in args.said.items()},
+        said=said(args),
     )

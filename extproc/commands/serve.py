@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 
 from extproc.addresses import parse_endpoint
@@ -25,6 +24,7 @@ from extproc.commands.observe_arguments import (
     tracing_settings,
 )
 from extproc.commands.redis_arguments import redis_settings
+from extproc.commands.reloading import reloading, said
 from extproc.commands.rollout_arguments import add_rollout_arguments
 from extproc.commands.trust_arguments import trust
 from extproc.config import ServeSettings, header_name
@@ -163,7 +163,7 @@ def serve_settings(args: argparse.Namespace) -> ServeSettings:
         speed_priors=speed_priors(args.profiles),
         policy=policy(args, operator),
         intent_target=intent_target(args),
-        said={key: repr(value) for key, value in args.said.items()},
+        said=said(args),
         logs=log_settings(args),
         tracing=tracing_settings(args),
         records=record_settings(args),
@@ -183,22 +183,12 @@ def run(args: argparse.Namespace) -> int:
 
     import uvloop
 
-    from extproc.cli import parse_arguments
-    from extproc.config_file.reload import Reload
     from extproc.observe.logs import configure
     from extproc.server.reload import in_force
 
     configure(log_settings(args))
     settings = serve_settings(args)
-    news = None
-    if args.config is not None:
-        news = Reload(
-            settings,
-            lambda: serve_settings(parse_arguments(args.arguments)),
-            in_force,
-            args.config,
-            logging.getLogger("extproc.serve"),
-        )
+    news = reloading(args, settings, serve_settings, in_force, "extproc.serve")
     if settings.workers > 1:
         from extproc.server.workers import supervise
 

@@ -15,7 +15,8 @@ from extproc.agent.pace import Pace, Periods
 from extproc.agent.publisher import Surroundings
 from extproc.agent.settings import AgentSettings
 from extproc.cli import parse_arguments
-from extproc.commands.agent import _again, _told, in_force
+from extproc.commands.agent import _NO_BACKEND, _told, in_force
+from extproc.commands.reloading import read_again
 from extproc.core.values.instance import Lifecycle, Load
 from extproc.errors import ConfigError
 from tests.agent.backends import ScriptedBackend
@@ -67,7 +68,7 @@ def test_a_file_that_names_no_backend_any_more_is_a_fault_and_no_end(tmp_path: P
     file = tmp_path / "extproc.yaml"
     file.write_text("agent: {period_s: 1}")
     with pytest.raises(ConfigError, match="no backend is given"):
-        _again(["agent", "--config", str(file)])
+        read_again(["agent", "--config", str(file)], _told, _NO_BACKEND)
 
 
 def test_a_shorter_period_counts_at_once_for_a_backend_that_is_seldom_looked_at() -> None:

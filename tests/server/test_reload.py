@@ -19,6 +19,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from extproc.adapters.http_client import HttpClient
 from extproc.adapters.registry import Registry
 from extproc.cli import parse_arguments
+from extproc.commands.reloading import read_again
 from extproc.commands.serve import serve_settings
 from extproc.config import ServeSettings
 from extproc.config_file import reload
@@ -201,6 +202,12 @@ async def test_a_hangup_reads_anew_though_the_file_has_not_changed(tmp_path: Pat
         os.kill(os.getpid(), signal.SIGHUP)
         await counted(news, result, 1)
     task.cancel()
+
+
+def test_what_the_parser_refuses_is_a_fault_of_the_settings_and_no_end_of_the_service() -> None:
+    """It ends a command that begins, by SystemExit, which a running one must not be ended by."""
+    with pytest.raises(ConfigError, match="do not go together"):
+        read_again(["serve", "--workers", "none"], serve_settings, "they do not go together")
 
 
 async def test_a_fault_of_ours_counts_as_a_failure_and_the_next_settings_are_taken(
