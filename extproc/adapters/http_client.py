@@ -62,9 +62,7 @@ class HttpClient:
         """Open the session; leaving the context closes every connection."""
         limit = self._connections
         connector = aiohttp.UnixConnector(str(self._socket), limit=limit) if self._socket else None
-        self._session = aiohttp.ClientSession(
-            timeout=self._timeout, connector=connector or aiohttp.TCPConnector(limit=limit), trust_env=False
-        )
+        self._session = aiohttp.ClientSession(connector=connector or aiohttp.TCPConnector(limit=limit), trust_env=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -16,7 +16,7 @@ import orjson
 from extproc.bench.request_path import bench_instance
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
-from extproc.core.values.instance import Instance, Load, Totals
+from extproc.core.values.instance import Instance, Load, Totals, id_of
 from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.record_file import RecordFile
 from extproc.observe.record_lines import DecisionLine, Line
@@ -125,7 +125,7 @@ class _Scene:
 
     def _end(self, exchange: Exchange, features: Features, now: float) -> None:
         exchange.close(now)
-        number = int(features.instance_key.partition("@")[0].partition("-")[2])
+        number = int(id_of(features.instance_key).partition("-")[2])
         off = 1.0 + 0.2 * (self._number * _GOLDEN % 1.0)
         ttft_s = off * features.ttft_s
         self._router.learn(

@@ -47,7 +47,7 @@ from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.tokens.beliefs import Beliefs
 from extproc.core.values.decision import Candidate, Decision
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, id_of
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import Request
@@ -248,7 +248,7 @@ class Router:
 
     def _heard(self, key: str, reservation: Reservation, now: float) -> None:
         """A peer has booked a request at an instance; of one that two instances share its answer counts for all."""
-        member = self.fleet.get(key.partition("@")[0])
+        member = self.fleet.get(id_of(key))
         if self.gate is not None and member is not None and not is_prompt(reservation.request_id):
             self.gate.hear(reservation, member.instance.models, now)
 
@@ -310,7 +310,7 @@ class Router:
         return features_of(request, chosen, partner, self.ledger.work(key), self.adapters.load_s(key), booked=booked)
 
     def _is_current(self, key: str | None) -> bool:
-        member = self.fleet.get(key.partition("@")[0]) if key else None
+        member = self.fleet.get(id_of(key)) if key else None
         return member is not None and member.instance.key == key
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:

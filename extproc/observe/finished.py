@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from extproc.core.reasons.measured import Served, measured, prediction_errors
+from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.decided import Told
-
-
-def failed(outcome: Outcome) -> bool:
-    """Whether the client was told of a fault of the engine's or on the way, or nothing at all."""
-    return outcome.status >= 500 or outcome.status == 0
 
 
 def finished(features: Features, outcome: Outcome, served: Served | None) -> Told:
@@ -19,8 +15,8 @@ def finished(features: Features, outcome: Outcome, served: Served | None) -> Tol
     told: dict[str, str | int | float | None] = {
         "request": features.request_id,
         "model": features.model,
-        "chosen": _id(features.instance_key),
-        "instance": None if served is None else _id(served.key),
+        "chosen": id_of(features.instance_key),
+        "instance": None if served is None else id_of(served.key),
         "endpoint": outcome.address or None,
         "status": outcome.status,
         "flags": " ".join(outcome.flags) or None,
@@ -41,7 +37,3 @@ def finished(features: Features, outcome: Outcome, served: Served | None) -> Tol
         "tpot_ratio": errors.tpot_ratio if errors else None,
     }
     return {name: value for name, value in told.items() if value is not None}
-
-
-def _id(key: str) -> str:
-    return key.partition("@")[0]

@@ -16,7 +16,7 @@ from extproc.core.limits.counts import LimitCounts
 from extproc.core.reasons.measured import Served
 from extproc.core.tokens.output_lengths import Calibration
 from extproc.core.values.decision import Cost, Reason
-from extproc.core.values.instance import Totals
+from extproc.core.values.instance import Totals, id_of
 from extproc.core.values.outcome import Features, Outcome
 from extproc.core.values.request import RequestClass
 from extproc.observe.counts import Count, Spread
@@ -116,7 +116,7 @@ class Metrics:
     def routed(self, features: Features, took_s: float) -> None:
         """A request was sent to an instance; answering took `took_s`."""
         self._requests.add(("routed", ""))
-        self._routed.add((features.instance_key.partition("@")[0], features.model))
+        self._routed.add((id_of(features.instance_key), features.model))
         self._predictions.routed(features)
         self._decide.observe((), took_s)
 

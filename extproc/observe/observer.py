@@ -13,6 +13,7 @@ from extproc.api.errors import SHED
 from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
 from extproc.core.scaling.tally import Tally
+from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.rows import decision_row
 from extproc.observe.dashboard.watch import Watch
@@ -158,7 +159,7 @@ def _shadow(kept: Kept) -> dict[str, Any]:
     if not kept.material.shadow:
         return {"shadow": None}
     seen = kept.went
-    where = None if seen is None else {"instance": seen.key.partition("@")[0], "regret_s": seen.regret_s}
+    where = None if seen is None else {"instance": id_of(seen.key), "regret_s": seen.regret_s}
     return {"shadow": {"would": kept.material.shadow, "went": where}}
 
 

@@ -39,7 +39,7 @@ from extproc.core.reasons.measured import Served
 from extproc.core.values.outcome import Outcome
 from extproc.errors import ConfigError
 from extproc.observe.decided import Told, decided
-from extproc.observe.finished import failed, finished
+from extproc.observe.finished import finished
 from extproc.observe.settings import TracingSettings
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Reply, RouteTo
@@ -118,7 +118,7 @@ class Tracing:
             attributes=_attributes(finished(features, outcome, served)),
             start_time=round(1e9 * begin_s),
         )
-        if failed(outcome):
+        if outcome.failed:
             span.set_status(StatusCode.ERROR)
         span.end(round(1e9 * (begin_s + outcome.duration_s)))
 

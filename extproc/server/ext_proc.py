@@ -106,6 +106,7 @@ class ExtProc:
         shell, wanted = self._shell, self._wanted
         if self._leaving or self._open_streams >= shell.max_streams:
             await self._beyond(context)
+            await self._reset()
             return
         self._open_streams += 1
         self.idle.clear()
@@ -148,6 +149,10 @@ class ExtProc:
             self._calls.discard(call)
             self._held.discard(call)
             self._close(exchange, exchange_id)
+        await self._reset()
+
+    async def _reset(self) -> None:
+        """Give Envoy the time to reset a stream on which all is said."""
         if not self._over:  # then all are ended by us, in good order, and the process with them
             await asyncio.sleep(_CANCELLED_WITHIN_S)
 
@@ -245,7 +250,6 @@ class ExtProc:
             if answer is not None:
                 for encoded in self._encoded(exchange, (answer,), shell.clock(), Stopwatch()):
                     await context.write(encoded)
-                await asyncio.sleep(_CANCELLED_WITHIN_S)
                 return
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests are under way here")
 

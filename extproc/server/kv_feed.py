@@ -18,7 +18,7 @@ from extproc.adapters.kv_log import KvLog, KvNews, Whole
 from extproc.core.prefixes import kv_delta
 from extproc.core.prefixes.kv_delta import KvDelta, KvDeltaError, merged, pieces
 from extproc.core.prefixes.kv_freshness import KvFreshness
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class KvFeed:
     @property
     def frozen(self) -> frozenset[str]:
         """Ids of the instances whose logs have stopped."""
-        return frozenset(key.partition("@")[0] for key in self._frozen)
+        return frozenset(id_of(key) for key in self._frozen)
 
     async def apply(self) -> None:
         """Apply all that was taken down, letting requests through in between."""

@@ -18,7 +18,7 @@ from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
 from extproc.core.speeds.profile import profile_for
 from extproc.core.values.decision import CacheSource
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, id_of
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.lately import Lately
 from extproc.observe.fleet_metrics import MOST_INSTANCES, FleetGauges
@@ -70,9 +70,9 @@ def gauges(
         },
         kv_refused=router.kv.refused_blocks,
         prefix_agreement={
-            (key.partition("@")[0], model, source.value): agreement.share
+            (id_of(key), model, source.value): agreement.share
             for key, model, source, agreement in islice(router.trust.agreements(), MOST_INSTANCES)
-            if key.partition("@")[0] in ids
+            if id_of(key) in ids
         },
         exact_counts={outcome.value: count for outcome, count in tokenizers.outcomes.items()},
         replicas=Replicas(

@@ -139,3 +139,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> str:
         """Name of this start of the instance; ledger, prefixes and cool-downs are kept under it."""
         return f"{self.id}@{self.incarnation}"
+
+
+def id_of(key: str) -> str:
+    """The id of the instance that a key names a start of."""
+    return key.partition("@")[0]

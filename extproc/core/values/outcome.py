@@ -64,3 +64,8 @@ class Outcome:
     cached_tokens: int | None
     started_s: float | None = None  # when Envoy began to read the request, on its clock
     features_unread: bool = False  # there are some, which a router of another version wrote
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client was told of a fault of the engine's or on the way, or nothing at all."""
+        return self.status >= 500 or self.status == 0

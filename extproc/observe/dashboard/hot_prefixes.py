@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
+from extproc.core.values.instance import id_of
 from extproc.core.values.request import Request
 
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64)  # in blocks
@@ -77,9 +78,7 @@ class HotPrefixes:
                 "tokens": round(each.tokens),
                 "lately": round(each.count_at(now), 1),
                 "age_s": now - each.at_s,
-                "held": {
-                    key.partition("@")[0]: blocks / len(each.chain) for key, blocks in matches(each.chain).items()
-                },
+                "held": {id_of(key): blocks / len(each.chain) for key, blocks in matches(each.chain).items()},
             }
             for each in found
         ]

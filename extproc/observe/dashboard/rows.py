@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from extproc.core.reasons.measured import measured
+from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Outcome
 from extproc.observe.recent import Kept
 
@@ -30,7 +31,7 @@ def decision_row(kept: Kept, now: float) -> dict[str, Any]:
         "tpot_s": chosen.tpot_s if chosen else None,
         "held_s": kept.material.held_s,
         "shadow": kept.material.shadow or None,
-        "went": None if kept.went is None else kept.went.key.partition("@")[0],
+        "went": None if kept.went is None else id_of(kept.went.key),
         "rejected": len(decision.rejected),
         "outcome": None if kept.outcome is None else _ended(kept.outcome),
     }

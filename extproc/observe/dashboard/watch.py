@@ -9,6 +9,7 @@ from typing import Any
 
 from extproc.api.errors import SHED
 from extproc.core.reasons.measured import Served, measured, prediction_errors
+from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.dashboard.hot_prefixes import HotPrefixes
 from extproc.observe.dashboard.lately import Lately
@@ -50,7 +51,7 @@ class Watch:
             case RouteTo():
                 sums.routed += 1
                 sums.reply_s += took_s
-                self.lately.of(_id(reply.features), now).routed += 1
+                self.lately.of(id_of(reply.features.instance_key), now).routed += 1
                 if exchange.request is not None:
                     self.hot.note(exchange.request, now)
             case Answer():
@@ -65,10 +66,9 @@ class Watch:
     def finished(self, outcome: Outcome, served: Served | None) -> None:
         """A request has ended; `served` answered it, None if that is not known."""
         now, features = self.clock(), outcome.features
-        failed = outcome.status >= 500 or outcome.status == 0
         sums = self.lately.sums(now)
         sums.finished += 1
-        sums.failed += failed
+        sums.failed += outcome.failed
         sums.retries += max(0, outcome.attempts - 1)
         sums.output_tokens += outcome.completion_tokens or 0
         if outcome.cached_tokens is not None and outcome.prompt_tokens:
@@ -80,10 +80,10 @@ class Watch:
             sums.ttft_s += max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0))
             sums.ttfts += 1
             sums.predicted_ttft_s += features.ttft_s
-        served_id = served.key.partition("@")[0]
+        served_id = id_of(served.key)
         instance = self.lately.of(served_id, now)
         instance.finished += 1
-        instance.failed += failed
+        instance.failed += outcome.failed
         instance.output_tokens += outcome.completion_tokens or 0
         self._count_hits(served_id, features, outcome, now)
         self._finished.append((now, outcome, served))
@@ -128,10 +128,6 @@ class Watch:
             hits.cached_tokens += outcome.cached_tokens
 
 
-def _id(features: Features) -> str:
-    return features.instance_key.partition("@")[0]
-
-
 def _point(age_s: float, outcome: Outcome, served: Served) -> dict[str, Any] | None:
     errors, features = prediction_errors(outcome, served.key), outcome.features
     if features is None or (errors.ttft_ratio is None and errors.tpot_ratio is None):
@@ -142,7 +138,7 @@ def _point(age_s: float, outcome: Outcome, served: Served) -> dict[str, Any] | N
         "age_s": age_s,
         "model": features.model,
         "kind": served.kind,
-        "instance": served.key.partition("@")[0],
+        "instance": id_of(served.key),
         "predicted_ttft_s": None if errors.ttft_ratio is None else features.ttft_s,
         "ttft_s": None if errors.ttft_ratio is None else actual.ttft_s,
         "predicted_tpot_s": None if errors.tpot_ratio is None else features.tpot_s,
