@@ -31,8 +31,8 @@ _MODEL = bench_instance(0).models[0]
 class DecideTiming:
     """Median seconds of `decide`; no prefix was looked up before, and some requests have come and gone since the last.
 
-    `after_report_s` is of decisions each of which follows a load report of one instance, `told_s` of such in a fleet
-    whose engines all tell what they hold, of prompts whose tokens are known.
+    `after_report_s` is of decisions each of which follows a load report of one instance; `told_s` is as `decide_s`, but
+    in a fleet whose engines all tell what they hold, and of prompts whose tokens are known.
     """
 
     instances: int
