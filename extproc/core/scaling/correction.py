@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from extproc.core.scaling.demand import JUDGED_S
+
 LEAST, MOST = 0.4, 1.3
 _BAD = 0.05  # share of answers beyond their SLO from which on it is told
 _GOOD = 0.01  # and up to which all is well
 _LEARN_S = 300.0  # of such answers, in which two thirds of a difference are learned
 _FADE_S = 6 * 3600.0  # in which two thirds are forgotten
-_SETTLE_S = 60.0  # after too much load, or another number of instances
+_SETTLE_S = 60.0  # after another number of instances
+_RELIEVED_S = JUDGED_S + _SETTLE_S  # after too much load, until all that are judged have come since
 _ENOUGH = 20.0  # judged answers
 _NEAR = 0.95  # share of what can be carried, from which on answers may be bad
 _GAP_S = 60.0  # a look counts for no longer
@@ -56,8 +59,10 @@ class Correction:
         known = self._pools.setdefault(pool, _Pool())
         passed_s = max(0.0, min(_GAP_S, at_s - known.at_s))
         known.at_s = at_s
-        if met.instances != known.instances or met.used >= _NEAR * known.factor:
-            known.instances, known.settled_s = met.instances, at_s + _SETTLE_S
+        if met.instances != known.instances:
+            known.instances, known.settled_s = met.instances, max(known.settled_s, at_s + _SETTLE_S)
+        if met.used >= _NEAR * known.factor:
+            known.settled_s = at_s + _RELIEVED_S
         known.factor = 1.0 + (known.factor - 1.0) * math.exp(-passed_s / _FADE_S)
         if met.judged < _ENOUGH or met.instances < 1:
             return

@@ -49,6 +49,14 @@ def test_it_learns_slowly() -> None:
     assert 0.85 < after(Correction(), 0.6, 0.3, minutes=3.0) < 0.95
 
 
+def test_bad_answers_of_a_time_with_too_much_load_say_nothing_as_long_as_they_are_judged() -> None:
+    """They are those of two minutes, and were bad before the load fell."""
+    correction = Correction()
+    after(correction, 1.5, 0.5, minutes=3.0)
+    assert after(correction, 0.4, 0.4, minutes=2.9, begins_s=180.0) == 1.0
+    assert after(correction, 0.4, 0.4, minutes=3.0, begins_s=360.0) < 0.95
+
+
 def test_few_answers_say_nothing() -> None:
     """Nor does a pool without an instance."""
     assert after(Correction(), 0.6, 0.5, judged=5.0) == 1.0
