@@ -18,14 +18,20 @@ come in bursts (variance over mean z) are worth m / z instances.
 
 An answer is slower the more prompts are computed while it is written: a compound Poisson sum within a busy period,
 whose variance is L * E(w^2) * T / (1 - L * w)^3 for T seconds of its own steps. The first token waits for a place in
-the batch if all are taken (Little), and for the prompts before it (M/G/1 with an exponential tail, of one instance:
-those that a router balances by their requests hardly differ in that from one alone).
+the batch if all are taken (Little), and for the prompts before it (M/G/1 with an exponential tail).
+
+A router that keeps the balance of requests in flight hands an instance the next one when one of its own is over, but
+for the share 1 / m that an instance has in the chance of all. Within a small part r of the time that an answer takes,
+hardly any sequence is over twice, so that the variance of what ends, and of what comes, is less by r (the binomial
+distribution's; D. R. Cox, Renewal theory, 1962, chapter 4, has it for longer times). While an instance computes a
+prompt its answers stand still, but for one token a step: it is handed little to wait behind that.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -47,6 +53,10 @@ _LEAST_APART = 0.5
 # Normal quantiles at the middle of each share: short answers, of which one prompt spoils the TPOT, are told apart.
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
 _DEVIATES = np.array((-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645))[:, None]
+_NORMAL = NormalDist()
+_BELOW = np.array([_NORMAL.cdf(-each) for each in _DEVIATES[:, 0]])  # shares below those of prompts, the largest first
+_REGULAR_MOST = 0.5  # of the variance, that a balance takes away; seen in the simulator for answers of mean length
+_FEW = 1e-4  # share of prompts that tells nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,15 @@ class Limits:
     max_num_seqs: int = 256  # vLLM's default
     kv_tokens: float | None = None  # None: not known, taken to be enough
     step_tokens: int = 2048  # that one step computes at the most; vLLM's least default of a server
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Those of the requests that are judged alike."""
+
+    share: float  # of all
+    prompts: Floats  # what is computed of each, over the mean of all, in rows, each as likely as its share in `_SHARES`
+    prompts_s: Floats  # seconds that computing each takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +89,45 @@ class Work:
     seats: float  # sequences at once
     step_tokens: float
     burst: float
-    computed_cv2: float
+    prompt_cv2: float  # squared coefficient of variation of the seconds that computing a prompt takes
     lengths: Floats  # answers' tokens, in rows, each as likely as its share in `_SHARES`
-    prompts: Floats  # what is computed of each prompt, over the mean, in rows as likely
+    parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, speed: Speed, demand: Demand, limits: Limits) -> Work:
-        """Return what requests of such sizes are on such an instance."""
+    def of(cls, speed: Speed, demand: Demand, limits: Limits, *, long_tokens: float = math.inf) -> Work:
+        """Return what requests of such sizes are on such an instance.
+
+        Prompts of `long_tokens` or more are a part of their own, the last one: of one part where there are none.
+        """
         a_s, b_s, c_s, d_s, e_s, f_s = speed.coefficients()
         prompt = max(1.0, demand.prompt_tokens)
         new = max(1.0, prompt - demand.cached_tokens)
         output = max(1.0, demand.output_tokens)
         held = prompt + output * (1.0 + demand.output_cv2) / 2.0  # whose answers are long are there for longer
+        # A prompt of which r times the mean is to be computed, after what is cached: r * linear + r^2 * squared
+        cached = prompt - new
+        linear_s, squared_s = new * (b_s + c_s * cached), c_s * new**2 / 2
+        usual = _spread(demand.computed_cv2, -_DEVIATES)
+        rows_s = usual * (linear_s + usual * squared_s)
+        longer = _scatter(rows_s) / _scatter(usual)
         seats = float(limits.max_num_seqs)
         if limits.kv_tokens is not None:
             seats = max(1.0, min(seats, limits.kv_tokens / held))
         return cls(
             fixed_s=max(a_s, d_s),
             sequence_s=e_s + f_s * held,
-            prompt_s=new * (b_s + c_s * (prompt - new / 2)),
+            prompt_s=linear_s + squared_s * (1.0 + demand.computed_cv2),
             output_tokens=output,
             new_tokens=new,
             seats=min(seats, max(1.0, limits.step_tokens - 1.0)),
             step_tokens=limits.step_tokens,
             burst=demand.burst,
-            computed_cv2=demand.computed_cv2,
+            prompt_cv2=(1.0 + demand.computed_cv2) * longer - 1.0,
             lengths=output * _spread(demand.output_cv2, _DEVIATES),
-            prompts=_spread(demand.computed_cv2, -_DEVIATES),
+            parts=tuple(
+                Part(share, rows, rows * (linear_s + rows * squared_s))
+                for share, rows in _split(demand.computed_cv2, (long_tokens - cached) / new)
+            ),
         )
 
     @property
@@ -105,21 +136,28 @@ class Work:
         full_s = self.output_tokens * (self.fixed_s + self.sequence_s * self.seats) / self.seats
         return 1.0 / (full_s + self.prompt_s)
 
-    def bad_share(self, rps: float, instances: float, slo: Slo) -> float:
-        """Share of answers beyond the SLO at so many requests a second on each instance."""
+    def only(self, part: Part) -> Work:
+        """The same of which this part alone is judged."""
+        return replace(self, parts=(replace(part, share=1.0),))
+
+    def bad_share(self, rps: float, instances: float, *slos: Slo) -> float:
+        """Share of answers beyond their SLO, each part's its own, at so many requests a second on each instance."""
         busy = rps * self.prompt_s
         if rps >= self.most_rps or busy >= 1.0:
             return 1.0
         x, weights = self._batch(rps, instances)
         tau_s = (self.fixed_s + self.sequence_s * np.minimum(x, self.seats)) / (1.0 - busy)
-        bad = np.zeros(len(x))
-        if slo.tpot_s is not None:
-            seated = int(np.searchsorted(x, self.seats)) + 1  # who waits makes no batch slower
-            bad[:seated] = self._slow(rps, tau_s[:seated], slo.tpot_s)
-            bad[seated:] = bad[min(seated, len(x)) - 1]
-        if slo.ttft_s is not None:
-            bad += self._late(rps, x, tau_s, slo.ttft_s)
-        return float(weights @ np.minimum(bad, 1.0))
+        seated = int(np.searchsorted(x, self.seats)) + 1  # who waits makes no batch slower
+        total = 0.0
+        for part, slo in zip(self.parts, slos, strict=True):
+            bad = np.zeros(len(x))
+            if slo.tpot_s is not None:
+                bad[:seated] = self._slow(rps, tau_s[:seated], slo.tpot_s, instances)
+                bad[seated:] = bad[min(seated, len(x)) - 1]
+            if slo.ttft_s is not None:
+                bad += self._late(rps, x, tau_s, slo.ttft_s, instances, part)
+            total += part.share * float(weights @ np.minimum(bad, 1.0))
+        return total
 
     def _batch(self, rps: float, instances: float) -> tuple[Floats, Floats]:
         """Running and waiting sequences of an instance as an arriving request finds them: points, probabilities."""
@@ -151,7 +189,7 @@ class Work:
         x, likely = x[there], likely[there]
         return x, likely / float(likely.sum())
 
-    def _slow(self, rps: float, tau_s: Floats, tpot_s: float) -> Floats:
+    def _slow(self, rps: float, tau_s: Floats, tpot_s: float, instances: float) -> Floats:
         """Chance that an answer is slower, if its instance's batch stays as it is. `tau_s` grows."""
         free = 1.0 - rps * self.prompt_s
         gaps = np.maximum(0.0, self.lengths - 1.0)
@@ -161,15 +199,21 @@ class Work:
         if rps <= 0.0 or not hopeful:
             slow[:hopeful] = 0.0
             return slow
-        # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
-        each = 2.0 * max(free, _LEAST_APART) / (self.computed_cv2 + self.burst)
         alone_s = tau_s[:hopeful] * free
+        # As many hits of such a mean as give the variance; a busy period joins some of them, but never most.
+        each = 2.0 * max(free, _LEAST_APART) / (self.prompt_cv2 + self.burst)
         hits = gaps[some] * (each * rps * alone_s)
         jumps = gaps[some] * ((tpot_s - alone_s) * (each * free / self.prompt_s))
+        # A router's balance makes more and smaller ones of them, where there is more than one at all.
+        balanced = (1.0 - 1.0 / max(1.0, instances)) * np.minimum(
+            self.lengths[some] / self.output_tokens, _REGULAR_MOST
+        )
+        finer = 1.0 / (1.0 + balanced * np.expm1(-hits))
+        hits, jumps = hits * finer, jumps * finer
         slow[:hopeful] = _SHARES[some] @ _hits_tail(jumps, hits)
         return slow
 
-    def _late(self, rps: float, x: Floats, tau_s: Floats, ttft_s: float) -> Floats:
+    def _late(self, rps: float, x: Floats, tau_s: Floats, ttft_s: float, instances: float, part: Part) -> Floats:
         """Chance that the first token comes too late, for a request that finds so many."""
         running = np.minimum(x, self.seats)
         step_s = self.fixed_s + self.sequence_s * running
@@ -178,11 +222,13 @@ class Work:
         compute_s = self.prompt_s + steps * step_s  # of the engine, until it can go on with the next prompt
         seat_s = np.maximum(0.0, x + 1.0 - self.seats) * tau_s * self.output_tokens / self.seats
         used = np.minimum(rps * compute_s, 1.0)
-        wait_s = (self.burst + self.computed_cv2) / 2.0 * compute_s / np.maximum(1.0 - used, 1e-9)
+        wait_s = (self.burst + self.prompt_cv2) / 2.0 * compute_s / np.maximum(1.0 - used, 1e-9)
         wait_s = wait_s * (1.0 + rps * self.prompt_s)  # and who comes while it waits shares its step
-        own_s = self.prompts * self.prompt_s + np.maximum(1.0, self.prompts * steps) * step_s + 0.5 * tau_s
+        own_s = part.prompts_s + np.maximum(1.0, part.prompts * steps) * step_s + 0.5 * tau_s
         left_s = ttft_s - own_s - seat_s
-        late = np.where(left_s > 0.0, used * np.exp(-np.maximum(left_s, 0.0) / wait_s), 1.0)
+        chunk_s = step_s + self.prompt_s / np.maximum(1.0, steps)
+        met = used * (step_s / chunk_s + (1.0 - step_s / chunk_s) / max(1.0, instances))
+        late = np.where(left_s > 0.0, met * np.exp(-np.maximum(left_s, 0.0) / wait_s), 1.0)
         mean: Floats = _SHARES @ late
         return mean
 
@@ -191,6 +237,29 @@ def _spread(cv2: float, deviates: Floats) -> Floats:
     """Sizes over their mean, distributed log-normally, in rows of one."""
     log_variance = math.log1p(cv2)
     return np.exp(math.sqrt(log_variance) * deviates - log_variance / 2.0)
+
+
+def _scatter(values: Floats) -> float:
+    """Mean square over the square of the mean, of rows of one."""
+    return float(_SHARES @ values[:, 0] ** 2) / float(_SHARES @ values[:, 0]) ** 2
+
+
+def _split(cv2: float, least: float) -> list[tuple[float, Floats]]:
+    """(share, rows as of `_spread`) of those below `least` means, and of those from there on; few are left out."""
+    log_variance = math.log1p(cv2)
+    deviation = math.sqrt(log_variance)
+    if least == math.inf or least <= 0.0 or cv2 <= 0.0:
+        below = float(least > 1.0)
+    else:
+        below = _NORMAL.cdf((math.log(least) + log_variance / 2.0) / deviation)
+    if not _FEW <= below <= 1.0 - _FEW:
+        rows = _spread(cv2, -_DEVIATES)
+        return [(1.0, rows)] if below > 0.5 else [(0.0, rows), (1.0, rows)]
+    found = []
+    for begin, end in ((0.0, below), (below, 1.0)):
+        deviates = np.array([_NORMAL.inv_cdf(begin + (end - begin) * each) for each in _BELOW.tolist()])[:, None]
+        found.append((end - begin, np.exp(deviation * deviates - log_variance / 2.0)))
+    return found
 
 
 def _hits_tail(jumps: Floats, hits: Floats) -> Floats:

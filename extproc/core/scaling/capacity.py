@@ -18,8 +18,9 @@ from extproc.core.scaling.batch import Limits, Work
 from extproc.core.scaling.demand import Demand
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.instance import Instance
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 
-__all__ = ["GOOD", "Limits", "capacity_rps", "limits_of", "load_of", "tightest"]
+__all__ = ["GOOD", "Limits", "capacity_rps", "limits_of", "load_of", "long_context", "tightest"]
 
 GOOD = 0.99  # share of answers that are within their SLO at capacity
 _HOPELESS = 0.5  # share of answers that exceed a limit alone, from which on it is another
@@ -53,6 +54,11 @@ def tightest(classes: ClassPolicy) -> Slo:
     )
 
 
+def long_context(classes: ClassPolicy) -> Slo:
+    """Return what is promised to prompts of `LONG_CONTEXT_TOKENS` and more."""
+    return classes.classes[RequestClass.LONG_CONTEXT].slo
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """Where the share of bad answers passes what may be: the next one is looked for near the last."""
@@ -63,49 +69,80 @@ class Edge:
 
 
 def capacity_rps(
-    speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, instances: float = 1.0, good: float = GOOD
+    speed: Speed,
+    demand: Demand,
+    limits: Limits,
+    slo: Slo,
+    *,
+    long: Slo | None = None,
+    instances: float = 1.0,
+    good: float = GOOD,
 ) -> float:
     """Return the most requests a second that each of `instances` alike carries with `good` of them within the SLO.
 
-    Of `demand` only sizes and burstiness count. Always above 0.
+    `long` is that of prompts of `LONG_CONTEXT_TOKENS` and more; None: the same. Of `demand` only sizes and burstiness
+    count. Always above 0.
     """
-    work = Work.of(speed, demand, limits)
-    beyond = _beyond(work, slo, good)
+    work, beyond = _judged(speed, demand, limits, slo, long, good)
     return _edge(lambda rps: beyond(rps, instances), work.most_rps, Edge()).rps
 
 
-def load_of(speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, good: float = GOOD) -> float:
+def load_of(
+    speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, long: Slo | None = None, good: float = GOOD
+) -> float:
     """Return how many such instances `demand` fills within the SLO; with more of them, each carries more.
 
     Rounded up, it is how many are needed.
     """
     if demand.requests_s <= 0.0:
         return 0.0
-    return demand.requests_s / edge_of(speed, demand, limits, slo, good=good).rps
+    return demand.requests_s / edge_of(speed, demand, limits, slo, long=long, good=good).rps
 
 
 def edge_of(
-    speed: Speed, demand: Demand, limits: Limits, slo: Slo, *, near: Edge | None = None, good: float = GOOD
+    speed: Speed,
+    demand: Demand,
+    limits: Limits,
+    slo: Slo,
+    *,
+    long: Slo | None = None,
+    near: Edge | None = None,
+    good: float = GOOD,
 ) -> Edge:
     """Return what each of as many such instances carries as `demand` fills, be it a part of one.
 
     `near`: what was found for nearly the same; it is found sooner so, and the same.
     """
-    work = Work.of(speed, demand, limits)
-    beyond = _beyond(work, slo, good)
+    work, beyond = _judged(speed, demand, limits, slo, long, good)
     return _edge(lambda rps: beyond(rps, max(1.0, demand.requests_s / rps)), work.most_rps, near or Edge())
 
 
-def _beyond(work: Work, slo: Slo, good: float) -> Callable[[float, float], float]:
-    """How much likelier than it may be a load makes an answer bad: the logarithm of the odds over those that may be.
+def _judged(
+    speed: Speed, demand: Demand, limits: Limits, slo: Slo, long: Slo | None, good: float
+) -> tuple[Work, Callable[[float, float], float]]:
+    """(the work, how much likelier than it may be a load makes an answer bad: the logarithm of the odds over those).
 
-    It is nearly a straight line. Of requests a second on each of so many instances.
+    The latter is nearly a straight line. Of requests a second on each of so many instances.
     """
+    split_tokens = math.inf if long is None or long == slo else LONG_CONTEXT_TOKENS
+    work = Work.of(speed, demand, limits, long_tokens=split_tokens)
+    slos, alone = [], 0.0
+    for part, promised in zip(work.parts, (slo, long or slo), strict=False):
+        kept, bad = _kept_alone(work.only(part), promised)
+        slos.append(kept)
+        alone += part.share * bad
+    may_be = _log_odds(1.0 - good)
+    return (
+        work,
+        lambda rps, instances: _log_odds((work.bad_share(rps, instances, *slos) - alone) / (1.0 - alone)) - may_be,
+    )
+
+
+def _kept_alone(work: Work, slo: Slo) -> tuple[Slo, float]:
+    """The limits that most answers keep on an idle instance, and the share of those that do not."""
     ttft_s, late = _kept(slo.ttft_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(ttft_s=limit_s)))
     tpot_s, slow = _kept(slo.tpot_s, lambda limit_s: work.bad_share(0.0, 1.0, Slo(tpot_s=limit_s)))
-    slo, alone = Slo(ttft_s=ttft_s, tpot_s=tpot_s), min(1.0, late + slow)
-    may_be = _log_odds(1.0 - good)
-    return lambda rps, instances: _log_odds((work.bad_share(rps, instances, slo) - alone) / (1.0 - alone)) - may_be
+    return Slo(ttft_s=ttft_s, tpot_s=tpot_s), min(1.0, late + slow)
 
 
 def _log_odds(share: float) -> float:

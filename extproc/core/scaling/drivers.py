@@ -34,6 +34,7 @@ class Context:
     forecast: Forecast | None = None  # over the cold start
     waiting: int = 0  # requests, in engines and routers
     capacity_rps: float | None = None  # of one instance; None: nothing has come yet
+    throughput: float = 1.0  # of one whose batch is always full, over its capacity within the SLOs
     ttft_s: float = 2.0  # the tightest SLO of all classes
     kv_usage: float | None = None  # mean over the Ready ones
     judged: float = 0.0  # answers of late
@@ -98,7 +99,8 @@ def by_backlog(context: Context) -> Call | None:
     """Room to work off what waits, soon after those that are needed for it are Ready.
 
     As many as are on the way and are enough for that, else as many more as work off in time what will wait when a cold
-    start is over. A burst that is over by then, or that those work off that are here, calls for nothing.
+    start is over. A burst that is over by then, or that those work off that are here, calls for nothing. So does what
+    comes late but does not wait: more than instances carry within their SLOs, and less than they can do.
     """
     if not context.capacity_rps or context.idle:
         return None
@@ -109,9 +111,9 @@ def by_backlog(context: Context) -> Call | None:
         if waiting_after(context, in_s + clear_s, capacity) <= context.ttft_s * max(capacity, 1.0):
             return _for_backlog(context, capacity, in_s + clear_s) if size else None
     left = waiting_after(context, context.cold_start_s, capacity)
-    return _for_backlog(
-        context, load_after(context, context.cold_start_s) + left / clear_s, context.cold_start_s + clear_s
-    )
+    load = load_after(context, context.cold_start_s)
+    need = max(load, (load + left / clear_s) / context.throughput)
+    return _for_backlog(context, need, context.cold_start_s + clear_s)
 
 
 def _for_backlog(context: Context, need: float, in_s: float) -> Call:
@@ -136,7 +138,8 @@ def waiting_after(context: Context, after_s: float, most: float) -> float:
     for step in range(_STEPS):
         at_s = (step + 0.5) * step_s
         capacity = context.ready + sum(size for in_s, size in context.coming if in_s <= at_s)
-        backlog = max(0.0, backlog + (load_after(context, at_s) - min(capacity, most)) * step_s)
+        done = min(capacity, most) * context.throughput
+        backlog = max(0.0, backlog + (load_after(context, at_s) - done) * step_s)
     return backlog
 
 

@@ -33,6 +33,11 @@ class Loads:
     edges: tuple[Edge, ...] = ()  # of each pool's instances
 
     @property
+    def throughput(self) -> float:
+        """What one of the first does with its batch always full, over its capacity."""
+        return max(1.0, 1.0 / (self.edges[0].share * self.factor)) if self.edges else 1.0
+
+    @property
     def load(self) -> float:
         """Instances of the first pool that are filled."""
         return self.computed / self.factor
@@ -46,14 +51,19 @@ def loads(
     slo: Slo,
     correction: Correction,
     last: Loads | None = None,
+    *,
+    long: Slo | None = None,
 ) -> Loads:
-    """The load of a group, `instances` being those of each pool; found sooner with the `last` one of the same pools."""
+    """The load of a group, `instances` being those of each pool; found sooner with the `last` one of the same pools.
+
+    `long` is the SLO of long prompts; None: the same.
+    """
     near: Sequence[Edge | None] = last.edges if last and len(last.edges) == len(pools) else [None] * len(pools)
     factors = [correction.factor(pool.name) for pool in pools]
     rate = max(demand.requests_s, _LEAST_RPS)
     asked = replace(demand, requests_s=rate)
     edges = [
-        edge_of(speed_of(pool, those, speeds), asked, limits_of(those), slo, near=edge)
+        edge_of(speed_of(pool, those, speeds), asked, limits_of(those), slo, long=long, near=edge)
         for pool, those, edge in zip(pools, instances, near, strict=True)
     ]
     of_each = [rate / edge.rps for edge in edges]

@@ -10,7 +10,7 @@ import msgspec
 
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.behaviour import SURE
-from extproc.core.scaling.capacity import tightest
+from extproc.core.scaling.capacity import long_context, tightest
 from extproc.core.scaling.correction import Correction, Met
 from extproc.core.scaling.demand import Demand, Rates
 from extproc.core.scaling.drivers import Context
@@ -54,7 +54,7 @@ class Scaler:
     def __init__(self, rules: ScalingRules, classes: ClassPolicy) -> None:
         self._rules = rules
         self._step_s = grid(rules.period_s).step_s  # of which forecasts are made
-        self._slo = tightest(classes)
+        self._slo, self._long = tightest(classes), long_context(classes)
         self._begin_rates()
         self._correction = Correction()
         self._memory: dict[str, GroupMemory] = {}
@@ -65,7 +65,7 @@ class Scaler:
         """Go by other rules from the next look on. What was seen stays, but forecasts for another period begin anew."""
         if rules.period_s != self._rules.period_s:
             self._forecasters.clear()
-        self._rules, self._slo = rules, tightest(classes)
+        self._rules, self._slo, self._long = rules, tightest(classes), long_context(classes)
         self._step_s = grid(rules.period_s).step_s
         self._filled.clear()  # of a group whose pools may be others now
 
@@ -134,10 +134,11 @@ class Scaler:
         models = names(group, sight.instances)
         whole, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
         asked, slo = half_of(group.role, whole or _NOBODY, self._slo)
+        _, long = half_of(group.role, whole or _NOBODY, self._long)
         usual = asked if whole else None
         demand = risen(asked, latest) if whole and latest else asked
         last = self._filled.get(name)
-        filled = loads(group.pools, seen.instances, sight.speeds, demand, slo, self._correction, last)
+        filled = loads(group.pools, seen.instances, sight.speeds, demand, slo, self._correction, last, long=long)
         self._filled[name] = filled
         note(memory, group, seen, sight, filled.load)
         if sight.routers == 0 and any(seen.instances):  # somebody may have asked: idle is counted from when we see
@@ -196,6 +197,7 @@ class Scaler:
             forecast=soon,
             waiting=seen.waiting,
             capacity_rps=filled.capacity_rps if demand else None,
+            throughput=filled.throughput,
             ttft_s=self._slo.ttft_s if self._slo.ttft_s is not None else rules.tick_s,
             kv_usage=seen.kv_usage,
             judged=demand.judged if demand else 0.0,

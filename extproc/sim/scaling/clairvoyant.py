@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from extproc.core.scaling.capacity import limits_of, load_of, tightest
+from extproc.core.scaling.capacity import limits_of, load_of, long_context, tightest
 from extproc.core.scaling.demand import RATE_S, Demand
 from extproc.core.scaling.sight import Sight
 from extproc.errors import ConfigError
@@ -69,7 +69,9 @@ class Clairvoyant:
         """Instances that are filled at that moment."""
         if (place, part) not in self._loads:
             demand, here = self._demand(place * _GRID_S, part / _CACHED_PARTS), sight.instances
-            found = load_of(sight.speeds[pool], demand, limits_of(here), tightest(self._fleet.classes))
+            classes = self._fleet.classes
+            slo, long = tightest(classes), long_context(classes)
+            found = load_of(sight.speeds[pool], demand, limits_of(here), slo, long=long)
             self._loads[place, part] = found if demand.requests_s > 0.0 else 0.0
         return self._loads[place, part]
 

@@ -14,11 +14,11 @@ import pytest
 from extproc.core.pricing.classes import ClassPolicy, ClassWeights
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.batch import Limits, Work, _hits_tail
-from extproc.core.scaling.capacity import Edge, capacity_rps, edge_of, limits_of, load_of, tightest
+from extproc.core.scaling.capacity import Edge, capacity_rps, edge_of, limits_of, load_of, long_context, tightest
 from extproc.core.scaling.demand import Demand
 from extproc.core.speeds.profile import profile_for
 from extproc.core.speeds.speed import Speed
-from extproc.core.values.request import RequestClass
+from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 from tests.core.builders import MODEL, instance
 
 H100 = Speed(profile_for(MODEL, "h100_sxm", 1), prefill_overhead_s=0.004, decode_overhead_s=0.004)
@@ -33,9 +33,16 @@ def demand(**changes: Any) -> Demand:
 
 
 def carried(
-    speed: Speed = H100, limits: Limits = LIMITS, slo: Slo = SLO, *, n: float = 1.0, good: float = 0.99, **asked: Any
+    speed: Speed = H100,
+    limits: Limits = LIMITS,
+    slo: Slo = SLO,
+    *,
+    long: Slo | None = None,
+    n: float = 1.0,
+    good: float = 0.99,
+    **asked: Any,
 ) -> float:
-    return capacity_rps(speed, demand(**asked), limits, slo, instances=n, good=good)
+    return capacity_rps(speed, demand(**asked), limits, slo, long=long, instances=n, good=good)
 
 
 @pytest.mark.parametrize(
@@ -256,3 +263,65 @@ def test_the_tightest_slo_is_the_least_of_each() -> None:
     assert tightest(ClassPolicy()) == SLO
     none = ClassPolicy(classes={kind: ClassWeights() for kind in RequestClass})
     assert tightest(none) == Slo()
+
+
+LONG = Slo(ttft_s=10.0, tpot_s=0.1)
+VARIOUS = {"prompt_tokens": 12_000.0, "cached_tokens": 600.0, "output_tokens": 340.0, "computed_cv2": 1.7}
+
+
+def test_long_prompts_are_held_against_the_slo_of_their_own_class() -> None:
+    """Of prompts of 12,000 tokens in the mean a fourth is beyond 16,000, and may take longer."""
+    asked, limits = demand(**VARIOUS), replace(LIMITS, step_tokens=8192)
+    one, two = (capacity_rps(H100, asked, limits, SLO, long=long, instances=8.0) for long in (None, LONG))
+    assert two > 1.1 * one
+    work = Work.of(H100, asked, limits, long_tokens=LONG_CONTEXT_TOKENS)
+    assert [part.share for part in work.parts] == pytest.approx([0.77, 0.23], abs=0.02)
+    assert max(work.parts[0].prompts) * 11_400 + 600 < LONG_CONTEXT_TOKENS <= min(work.parts[1].prompts) * 11_400 + 600
+
+
+@pytest.mark.parametrize(
+    ("sizes", "alike"),
+    [
+        ({"prompt_tokens": 500.0}, SLO),  # none is long
+        ({"prompt_tokens": 30_000.0, "cached_tokens": 500.0, "computed_cv2": 0.0}, LONG),  # all are, alike
+        ({"prompt_tokens": 30_000.0, "cached_tokens": 29_000.0}, LONG),  # all are, by what is cached
+    ],
+)
+def test_where_all_prompts_are_of_one_class_the_other_ones_slo_is_no_matter(sizes: dict[str, Any], alike: Slo) -> None:
+    """Neither of the two classes has anybody to judge where the other has all."""
+    assert carried(slo=SLO, **sizes, long=LONG) == pytest.approx(carried(slo=alike, **sizes), rel=1e-3)
+
+
+def test_the_slo_of_long_prompts_is_that_of_their_class() -> None:
+    """Whoever changes the class changes what they are judged by."""
+    assert long_context(ClassPolicy()) == LONG
+
+
+def test_prompts_of_various_sizes_take_as_long_as_each_of_them() -> None:
+    """Attention grows with the square: the mean prompt takes less than prompts do in the mean, and varies less."""
+    work = Work.of(H100, demand(**VARIOUS), LIMITS)
+    _, b_s, c_s, *_ = H100.coefficients()
+    random, sigma = Random(1), math.sqrt(math.log1p(1.7))
+    new = [11_400.0 * math.exp(random.gauss(-(sigma**2) / 2, sigma)) for _ in range(200_000)]
+    assert work.prompt_s == pytest.approx(np.mean([n * (b_s + c_s * (600.0 + n / 2)) for n in new]), rel=0.02)
+    assert work.prompt_cv2 > 1.5 * 1.7
+    alike = Work.of(H100, demand(**(VARIOUS | {"computed_cv2": 0.0})), LIMITS)
+    assert alike.prompt_s == pytest.approx(11_400.0 * (b_s + c_s * (600.0 + 11_400.0 / 2)))
+
+
+def test_between_many_instances_a_router_spreads_the_prompts_that_one_gets_at_random() -> None:
+    """Fewer of them come together while a short answer is written; one that comes alone comes anyway."""
+    work = Work.of(L40S, demand(prompt_tokens=1400.0, cached_tokens=0.0, output_tokens=140.0), LIMITS)
+    tau_s = np.array([0.034])
+    one, many = (float(work._slow(2.0, tau_s, 0.05, count)[0]) for count in (1.0, 12.0))
+    assert 0.4 * one < many < 0.85 * one
+    rare = [float(work._slow(0.002, tau_s, 0.05, count)[0]) for count in (1.0, 12.0)]
+    assert rare[1] == pytest.approx(rare[0], rel=0.02)
+
+
+def test_an_instance_that_computes_a_prompt_is_handed_little_to_wait_behind_it() -> None:
+    """Its answers stand still, so that a router that balances what is in flight has others for the next request."""
+    work, x, tau_s = Work.of(H100, demand(**VARIOUS), LIMITS), np.array([2.0]), np.array([0.012])
+    one, many = (float(work._late(0.5, x, tau_s, 10.0, count, work.parts[0])[0]) for count in (1.0, 16.0))
+    alone = float(work._late(0.0, x, tau_s, 10.0, 1.0, work.parts[0])[0])
+    assert 0.0 < many - alone < 0.3 * (one - alone)

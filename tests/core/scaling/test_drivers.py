@@ -62,6 +62,13 @@ def test_a_backlog_that_grows_calls_for_who_works_it_off_soon_after_the_start() 
     assert need(Signal.BACKLOG, load=6.0, waiting=1) == pytest.approx(14.0, rel=0.01)
 
 
+def test_what_comes_late_but_does_not_wait_is_no_backlog() -> None:
+    """Of 4 that carry 4 within their SLOs but can do 8, none is left of 6; of 10 2 are, and fewer work that off."""
+    assert called(Signal.BACKLOG, load=6.0, waiting=10, throughput=2.0) is None
+    assert need(Signal.BACKLOG, load=10.0, throughput=2.0) == pytest.approx(10.0, rel=0.01)
+    assert need(Signal.BACKLOG, load=12.0, throughput=2.0) == pytest.approx(14.0, rel=0.01)
+
+
 def test_who_is_on_the_way_counts_against_the_backlog() -> None:
     """Two more after half the time leave half of it to be worked off; where they are enough, none is called beside."""
     assert need(Signal.BACKLOG, load=6.0, coming=((60.0, 1.0), (60.0, 1.0))) == pytest.approx(10.0, rel=0.01)

@@ -38,6 +38,26 @@ def test_the_rate_of_an_instance_times_the_load_is_what_is_asked() -> None:
     assert filled().load * filled().capacity_rps == pytest.approx(40.0)
 
 
+def test_a_full_batch_does_more_than_is_carried_within_the_slo() -> None:
+    """Without a limit of time it is all that is carried, and what answers have taught of that limit changes it."""
+    assert 1.05 < filled().throughput < 10.0
+    assert loads(POOLS, THERE, {}, ASKED, Slo(), Correction()).throughput == pytest.approx(1.0, abs=0.05)
+    taught = Correction()
+    for step in range(100):
+        taught.learn("h100", 10.0 * step, Met(used=0.5, instances=1, judged=100.0, bad_share=0.3))
+    less = filled(correction=taught)
+    assert less.throughput * less.factor == pytest.approx(filled().throughput)
+
+
+def test_long_prompts_have_their_own_slo() -> None:
+    """The load of the same requests is less where those that are long may take longer."""
+    asked = replace(ASKED, prompt_tokens=12_000.0, computed_cv2=1.7, requests_s=4.0)
+    strict, lenient = (
+        loads(POOLS, THERE, {}, asked, SLO, Correction(), long=long) for long in (None, Slo(ttft_s=10.0, tpot_s=0.1))
+    )
+    assert lenient.load < 0.95 * strict.load
+
+
 def test_loads_are_the_same_with_those_of_the_last_look_at_hand() -> None:
     """They are where each pool's capacity is looked for; of a group that had other pools they tell nothing."""
     last = filled(replace(ASKED, requests_s=30.0, prompt_tokens=900.0))

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
+from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.recommendation import Signal
 from extproc.core.scaling.rules import ScalingRules
 from extproc.core.scaling.scaler import Scaler
 from extproc.core.scaling.sight import Counts, Sight
 from extproc.core.values.instance import Instance, Lifecycle, Load
+from extproc.core.values.request import RequestClass
 from tests.core.builders import MODEL, instance
 from tests.core.scaling.play import CARRIES_RPS, PROMPT, Fleet, pool, turns
 
@@ -61,6 +63,26 @@ def test_a_swing_that_comes_again_is_met_before_it_rises() -> None:
     played.play(2 * HOUR_S)
     assert played.late - late <= 0.005 * (played.served - served)
     assert played.hours - hours <= 0.75 * 2 * 8.5
+
+
+def test_long_prompts_are_sized_by_the_slo_of_their_class() -> None:
+    """Where it is as strict as that of the others, the same requests fill more."""
+    loads = []
+    for slo in (Slo(ttft_s=10.0, tpot_s=0.1), Slo(ttft_s=2.0, tpot_s=0.05)):
+        long = {RequestClass.LONG_CONTEXT: ClassWeights(slo=slo)}
+        scaler = Scaler(ScalingRules(pools=(pool(),)), ClassPolicy(classes={**DEFAULT_CLASSES, **long}))
+        for look in range(60):
+            asked = Counts(
+                requests=20.0 * look,
+                prompt_tokens=20.0 * look * 12_000.0,
+                computed_squares=20.0 * look * 2.7 * 12_000.0**2,
+                answers=20.0 * look,
+                output_tokens=20.0 * look * 300.0,
+            )
+            [made] = scaler.look(Sight(at_s=5.0 * look, instances=(instance("a"),), counts={MODEL: asked}))
+        assert made.forecast is not None
+        loads.append(made.forecast.now)
+    assert 0.0 < loads[0] < 0.95 * loads[1]
 
 
 def test_a_burst_is_answered_at_once() -> None:
