@@ -40,5 +40,5 @@ class ScalingRules:
     tick_s: float = 5.0  # between two looks
     period_s: float = DAY_S  # after which load is expected to come again
     quantile: float = 0.6  # chance that the load stays below what is planned for
-    busiest: float = 0.9  # share of what instances carry within their SLOs that may be in use at that load
+    busiest: float = 0.85  # share of what instances carry within their SLOs that may be in use at that load
     drain_s: float = 600.0  # that an instance may take to finish what it has
