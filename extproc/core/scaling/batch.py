@@ -97,7 +97,8 @@ class Work:
     def of(cls, speed: Speed, demand: Demand, limits: Limits, *, long_tokens: float = math.inf) -> Work:
         """Return what requests of such sizes are on such an instance.
 
-        Prompts of `long_tokens` or more are a part of their own, the last one: of one part where there are none.
+        Prompts of `long_tokens` or more are a part of their own, the last one: of one part where there are none. How
+        what is cached varies is not known: it is the same of all, or in proportion, by which of the two fewer are long.
         """
         a_s, b_s, c_s, d_s, e_s, f_s = speed.coefficients()
         prompt = max(1.0, demand.prompt_tokens)
@@ -126,7 +127,7 @@ class Work:
             lengths=output * _spread(demand.output_cv2, _DEVIATES),
             parts=tuple(
                 Part(share, rows, rows * (linear_s + rows * squared_s))
-                for share, rows in _split(demand.computed_cv2, (long_tokens - cached) / new)
+                for share, rows in _split(demand.computed_cv2, max((long_tokens - cached) / new, long_tokens / prompt))
             ),
         )
 
@@ -248,7 +249,7 @@ def _split(cv2: float, least: float) -> list[tuple[float, Floats]]:
     """(share, rows as of `_spread`) of those below `least` means, and of those from there on; few are left out."""
     log_variance = math.log1p(cv2)
     deviation = math.sqrt(log_variance)
-    if least == math.inf or least <= 0.0 or cv2 <= 0.0:
+    if least == math.inf or cv2 <= 0.0:
         below = float(least > 1.0)
     else:
         below = _NORMAL.cdf((math.log(least) + log_variance / 2.0) / deviation)

@@ -15,10 +15,13 @@ from extproc.core.values.instance import Role
 
 
 def half_of(role: Role, demand: Demand, slo: Slo) -> tuple[Demand, Slo]:
-    """The demand and the limits of a group of that role; those of whole requests as they are."""
+    """The demand and the limits of a group of that role; those of whole requests as they are.
+
+    How much prompts vary stays where none is computed: it tells how many are long, and have an SLO of their own.
+    """
     if role is Role.PREFILL:
         prompts = replace(demand, output_tokens=1.0, output_cv2=0.0, slow=0.0)
         return prompts, replace(slo, tpot_s=None)
     if role is Role.DECODE:
-        return replace(demand, cached_tokens=demand.prompt_tokens, computed_cv2=0.0, late=0.0), slo
+        return replace(demand, cached_tokens=demand.prompt_tokens, late=0.0), slo
     return demand, slo

@@ -284,12 +284,22 @@ def test_long_prompts_are_held_against_the_slo_of_their_own_class() -> None:
     [
         ({"prompt_tokens": 500.0}, SLO),  # none is long
         ({"prompt_tokens": 30_000.0, "cached_tokens": 500.0, "computed_cv2": 0.0}, LONG),  # all are, alike
-        ({"prompt_tokens": 30_000.0, "cached_tokens": 29_000.0}, LONG),  # all are, by what is cached
+        ({"prompt_tokens": 15_900.0, "cached_tokens": 15_899.0}, SLO),  # none is, as far as is known
     ],
 )
 def test_where_all_prompts_are_of_one_class_the_other_ones_slo_is_no_matter(sizes: dict[str, Any], alike: Slo) -> None:
     """Neither of the two classes has anybody to judge where the other has all."""
     assert carried(slo=SLO, **sizes, long=LONG) == pytest.approx(carried(slo=alike, **sizes), rel=1e-3)
+
+
+@pytest.mark.parametrize("new", [1.0, 500.0, 1000.0])
+def test_prompts_that_are_cached_for_the_most_part_are_not_all_long_where_the_mean_is(new: float) -> None:
+    """How what is cached varies is not known: in proportion to the rest, some prompts are short, and have their SLO."""
+    asked = {"prompt_tokens": 17_000.0, "cached_tokens": 17_000.0 - new, "limits": replace(LIMITS, kv_tokens=None)}
+    strict, lenient, both = (
+        carried(slo=slo, long=long, **asked) for slo, long in ((SLO, None), (LONG, None), (SLO, LONG))
+    )
+    assert strict <= both < strict + 0.25 * (lenient - strict)
 
 
 def test_the_slo_of_long_prompts_is_that_of_their_class() -> None:

@@ -19,6 +19,7 @@ from tests.core.builders import MODEL, instance
 from tests.core.scaling.play import pool
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
+LONG = Slo(ttft_s=10.0, tpot_s=0.1)
 
 
 def demand(**changes: float) -> Demand:
@@ -61,6 +62,15 @@ def test_late_first_tokens_are_of_prefill_and_slow_ones_of_decode(role: Role, sh
     """Nobody is to grow for what the other half does."""
     part, _ = half_of(role, demand(judged=100.0, late=20.0, slow=40.0), SLO)
     assert part.bad_share == pytest.approx(share)
+
+
+def test_decode_knows_that_some_prompts_are_short_where_the_mean_is_long() -> None:
+    """Their answers are held against the tighter SLO: a mean of a few tokens more changes next to nothing."""
+    loads = []
+    for mean in (15_999.0, 16_001.0):
+        (part, slo), (_, long) = (half_of(Role.DECODE, demand(prompt_tokens=mean), each) for each in (SLO, LONG))
+        loads.append(load_of(speed_of(pool(), (), {}), part, Limits(), slo, long=long))
+    assert loads[1] == pytest.approx(loads[0], rel=0.03)
 
 
 def played(prompt_tokens: float, output_tokens: float) -> dict[str, Recommendation]:
