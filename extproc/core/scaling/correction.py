@@ -37,10 +37,11 @@ class _Pool(msgspec.Struct):
 class Met:
     """What a pool's answers met in a window, and how they did."""
 
-    used: float  # load per Ready instance, by the computed capacity: 1 fills it
+    used: float  # load per Ready instance, by the computed capacity: 1 fills it; infinite where none is Ready
     instances: int  # Ready
     judged: float
     bad_share: float
+    judged_s: float = JUDGED_S  # seconds that those judged came within: more where they are few
 
 
 class Correction:
@@ -66,7 +67,7 @@ class Correction:
         known.factor = 1.0 + (known.factor - 1.0) * math.exp(-passed_s / _FADE_S)
         if met.judged < _ENOUGH or met.instances < 1:
             return
-        bad = met.bad_share >= _BAD and at_s >= known.settled_s
+        bad = met.bad_share >= _BAD and at_s >= known.settled_s + max(0.0, met.judged_s - JUDGED_S)
         good = met.bad_share <= _GOOD and met.used > known.factor
         if bad or good:
             aim = max(LEAST, min(MOST, met.used))

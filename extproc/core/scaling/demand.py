@@ -48,6 +48,7 @@ class Demand:
     computed_cv2: float = 1.0  # squared coefficient of variation of what of each prompt is not cached
     output_cv2: float = _USUAL_OUTPUT_CV2  # and of answers' tokens
     judged: float = 0.0  # answers that were held against an SLO of late
+    judged_s: float = JUDGED_S  # seconds that these came within
     late: float = 0.0  # of these
     slow: float = 0.0
     burst: float = 1.0  # variance of the number of requests between two looks over its mean; 1: they come at random
@@ -112,8 +113,9 @@ class Rates:
         if rate is None:
             return None
         came = [(look.since_s, look.of(chosen)) for look in self._looks]
-        sized, answered = self._window(came, _REQUESTS), self._window(came, _ANSWERS)
-        judged = self._window(came, _ANSWERS, _ENOUGH_JUDGED, JUDGED_S)
+        sized, answered = _counts(self._window(came, _REQUESTS)), _counts(self._window(came, _ANSWERS))
+        rows = self._window(came, _ANSWERS, _ENOUGH_JUDGED, JUDGED_S)
+        judged = _counts(rows)
         ever = _counts([row for model, row in self._ever.items() if model in chosen])
         return Demand(
             requests_s=rate.requests_s,
@@ -125,6 +127,7 @@ class Rates:
             ),
             output_cv2=_cv2(answered.answers, answered.output_tokens, answered.output_squares, _USUAL_OUTPUT_CV2),
             judged=judged.judged,
+            judged_s=self._looks[-1].until_s - came[-len(rows)][0],
             late=judged.late,
             slow=judged.slow,
             burst=_burst([(look.until_s - look.since_s, look.of(chosen)[_REQUESTS]) for look in self._looks]),
@@ -133,15 +136,15 @@ class Rates:
 
     def _window(
         self, came: list[tuple[float, _Row]], what: int, enough: float = _ENOUGH, over_s: float = SIZES_S
-    ) -> Counts:
-        """Counts of the window of sizes, or of a longer one until there are enough of `what`."""
+    ) -> list[_Row]:
+        """What came in the window of sizes, or in a longer one until there are enough of `what`; the latest first."""
         begins_s, total, found = self._looks[-1].until_s - over_s, 0.0, []
         for since_s, row in reversed(came):
             if since_s < begins_s and total >= enough:
                 break
             total += row[what]
             found.append(row)
-        return _counts(found)
+        return found
 
 
 @dataclass(slots=True)

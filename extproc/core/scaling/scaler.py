@@ -159,13 +159,15 @@ class Scaler:
 
     def _learn(self, group: Group, seen: Seen, at_s: float, demand: Demand, filled: Loads, ready: float) -> None:
         """How answers did at this load tells what of the computed capacity is true."""
-        share = demand.bad_share
-        if share is None or ready <= 0.0:
-            return
+        per_instance = math.inf if ready <= 0.0 < filled.load else filled.load / ready if ready else 0.0
         for pool, of_pool in zip(group.pools, seen.staffs, strict=True):
             factor = self._correction.factor(pool.name)
             met = Met(
-                used=filled.load / ready * factor, instances=len(of_pool.ready), judged=demand.judged, bad_share=share
+                used=per_instance * factor,
+                instances=len(of_pool.ready),
+                judged=demand.judged,
+                bad_share=demand.bad_share or 0.0,
+                judged_s=demand.judged_s,
             )
             self._correction.learn(pool.name, at_s, met)
 

@@ -20,7 +20,13 @@ def after(
     **more: float,
 ) -> float:
     """Return the factor after so many minutes of looks that all show the same."""
-    met = Met(used=used, bad_share=bad_share, instances=int(more.get("instances", 4)), judged=more.get("judged", 200.0))
+    met = Met(
+        used=used,
+        bad_share=bad_share,
+        instances=int(more.get("instances", 4)),
+        judged=more.get("judged", 200.0),
+        judged_s=more.get("judged_s", 120.0),
+    )
     for number in range(int(minutes * 60 / LOOK_S)):
         correction.learn("p", begins_s + LOOK_S * number, met)
     return correction.factor("p")
@@ -55,6 +61,14 @@ def test_bad_answers_of_a_time_with_too_much_load_say_nothing_as_long_as_they_ar
     after(correction, 1.5, 0.5, minutes=3.0)
     assert after(correction, 0.4, 0.4, minutes=2.9, begins_s=180.0) == 1.0
     assert after(correction, 0.4, 0.4, minutes=3.0, begins_s=360.0) < 0.95
+
+
+def test_bad_answers_are_judged_for_longer_where_they_are_few() -> None:
+    """Those of ten minutes may all be of the time with too much load, though it was over eight minutes ago."""
+    correction = Correction()
+    after(correction, 1.5, 0.5, minutes=3.0)
+    assert after(correction, 0.4, 0.4, minutes=10.9, begins_s=180.0, judged_s=600.0) == 1.0
+    assert after(correction, 0.4, 0.4, minutes=3.0, begins_s=840.0, judged_s=600.0) < 0.95
 
 
 def test_few_answers_say_nothing() -> None:

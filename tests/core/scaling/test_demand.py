@@ -161,6 +161,12 @@ def test_where_many_ask_sizes_are_of_one_minute_and_shares_of_answers_of_two() -
     assert demand.bad_share == pytest.approx(0.05)
 
 
+def test_how_long_ago_answers_came_that_are_judged_is_told() -> None:
+    """Two minutes where they are many, and as long as it takes where they are few."""
+    assert of(told(Counts(requests=100, answers=100, judged=100), 60)).judged_s == pytest.approx(120.0)
+    assert of(told(Counts(requests=1, answers=1, judged=1), 60)).judged_s == pytest.approx(30 * LOOK_S)
+
+
 def test_what_nobody_has_asked_yet_has_sizes_that_are_common() -> None:
     """A capacity is to be computed before the first answer is over."""
     demand = of(told(Counts(requests=1, prompt_tokens=700), 2))

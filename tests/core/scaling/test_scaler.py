@@ -85,6 +85,29 @@ def test_long_prompts_are_sized_by_the_slo_of_their_class() -> None:
     assert 0.0 < loads[0] < 0.95 * loads[1]
 
 
+def test_who_waits_for_the_first_instance_is_not_late_by_what_it_carries() -> None:
+    """Two minutes of a cold start end in late answers; that there was none to give them says nothing of capacity."""
+    scaler = Scaler(ScalingRules(pools=(pool(least=0),)), ClassPolicy())
+    came = answers = late = 0.0
+    for look in range(72):
+        at_s = 5.0 * look
+        came += 5.0
+        if there := at_s >= 120.0:
+            late += min(came, 125.0) - answers if at_s == 120.0 else 0.0
+            answers = came
+        asked = Counts(
+            requests=came,
+            prompt_tokens=came * PROMPT,
+            answers=answers,
+            output_tokens=answers * 200.0,
+            judged=answers,
+            late=late,
+        )
+        scaler.look(Sight(at_s=at_s, instances=(instance("a"),) if there else (), counts={MODEL: asked}))
+    assert late > 100.0
+    assert scaler._correction.factor("h100") == 1.0
+
+
 def test_a_burst_is_answered_at_once() -> None:
     """Within two looks more are called for than serve, and the words name what came."""
     played = fleet(lambda at_s: 2.0 if at_s < HOUR_S else 6.0, begin=3, hours=1.0, most=60)
