@@ -18,7 +18,7 @@ KV_AIM = 0.8
 LATE_SHARE = 0.05  # of the answers judged: more is no chance
 ENOUGH_JUDGED = 20.0
 LATE_GROWTH = 0.25  # of what is Ready, in one step, if all answers are late
-SETTLE_S = 120.0  # after too few or other instances, until late answers tell of those that are there now
+SETTLE_S = 120.0  # after too few or other instances, until late answers tell of those that are there now: at the least
 _STEPS = 24  # in which the backlog is followed until the end of a cold start
 
 
@@ -38,6 +38,7 @@ class Context:
     ttft_s: float = 2.0  # the tightest SLO of all classes
     kv_usage: float | None = None  # mean over the Ready ones
     judged: float = 0.0  # answers of late
+    judged_s: float = 0.0  # seconds that they came within
     bad_share: float = 0.0  # of these, beyond the SLO's TTFT or time per token
     settled_s: float = 0.0  # since instances changed last, or had more than they can carry
     asked: bool = False  # somebody waits for a model that nobody serves
@@ -157,7 +158,7 @@ def by_slo(context: Context) -> Call | None:
     """Some more, where answers come late although there is room and nothing is on its way."""
     if context.judged < ENOUGH_JUDGED or context.bad_share <= LATE_SHARE:
         return None
-    if context.coming or context.settled_s < SETTLE_S:
+    if context.coming or context.settled_s < max(SETTLE_S, context.judged_s):
         return None
     need = context.ready + max(1.0, LATE_GROWTH * context.ready * context.bad_share)
     return Call(

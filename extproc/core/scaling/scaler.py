@@ -203,6 +203,7 @@ class Scaler:
             ttft_s=self._slo.ttft_s if self._slo.ttft_s is not None else rules.tick_s,
             kv_usage=seen.kv_usage,
             judged=demand.judged if demand else 0.0,
+            judged_s=demand.judged_s if demand else 0.0,
             bad_share=(demand.bad_share or 0.0) if demand else 0.0,
             settled_s=sight.at_s - memory.unsettled_at_s,
             asked=seen.asked,

@@ -107,6 +107,7 @@ def test_late_answers_call_for_one_more_where_there_should_be_room() -> None:
         {"bad_share": 0.04},  # chance
         {"judged": 10.0},  # too few to tell
         {"settled_s": 60.0},  # of a time in which there was too much load, or other instances
+        {"judged_s": 400.0},  # some of them, as they are few
         {"coming": ((50.0, 1.0),)},  # help is on its way
     ],
 )
