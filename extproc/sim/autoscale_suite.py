@@ -31,7 +31,8 @@ ROUTER = "least_request"
 ROUTER_THAT_KNOWS = "extproc"  # least request gives a small instance as much as a big one, and makes no pairs
 OURS = ("extproc", "extproc?busiest=1", "extproc?busiest=0.8", "extproc?quantile=0.8&busiest=0.7")
 _FOR_EVER_S = 1e9
-_READ_S = 15.0  # between two readings of an engine for routers: this one does not look at them
+_READ_S = 15.0  # between two readings of an engine for `ROUTER`, which does not look at them
+_KNOWN_READ_S = 1.0  # for the other, as of an agent: records that are older than 10 s are gone, and it would know few
 
 
 class Kind(StrEnum):
@@ -42,6 +43,9 @@ class Kind(StrEnum):
     NIGHTS = "nights"  # scale to zero
     KINDS = "kinds"  # two kinds of hardware with prices
     HALVES = "halves"  # prefill and decode apart
+
+
+_KNOWING = (Kind.KINDS, Kind.HALVES)  # of `ROUTER_THAT_KNOWS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Scenario:
     @property
     def router(self) -> str:
         """The policy of its router."""
-        return ROUTER_THAT_KNOWS if self.kind in (Kind.KINDS, Kind.HALVES) else ROUTER
+        return ROUTER_THAT_KNOWS if self.kind in _KNOWING else ROUTER
 
 
 _Targets = Mapping[str, tuple[float, ...]]
@@ -204,7 +208,7 @@ def _scenario(load: _Load, start_s: float, scaler: str, seed: int, quick: bool) 
         trace=load.name,
         traffic=traffic,
         fleet=_fleet(load, start_s),
-        conditions=Conditions(state_period_s=_READ_S, seed=seed),
+        conditions=Conditions(state_period_s=_KNOWN_READ_S if load.kind in _KNOWING else _READ_S, seed=seed),
         window_s=(JUDGED_FROM_S, _FOR_EVER_S),
         autoscaling=Autoscaling(scaler=scaler, least=load.least, period_s=load.period_s),
     )

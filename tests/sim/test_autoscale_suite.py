@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from extproc import cli
+from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Role
 from extproc.sim import autoscale_suite as suite
 from extproc.sim.autoscale_suite import OURS, Kind, autoscale
@@ -58,6 +59,14 @@ def test_every_fleet_can_be_simulated_and_has_prices(scenarios):
     for fleet in fleets.values():
         assert not any(map(_instance_fault, fleet.instances))
         assert all(spec.price_per_hour for spec in fleet.instances)
+
+
+def test_a_router_that_knows_hears_of_each_instance_before_it_takes_it_for_silent(tmp_path: Path):
+    """Else it asks those alone that were read a moment ago."""
+    found = list(autoscale({"mooncake-conversation": tmp_path / "there"}, 0))
+    knowing = [one for one in found if one.router == "extproc"]
+    assert {one.kind for one in knowing} == {Kind.KINDS, Kind.HALVES}
+    assert all(one.setup.conditions.state_period_s <= Policy().stale_after_s / 2 for one in knowing)
 
 
 def test_recordings_are_run_if_they_are_there(tmp_path: Path):
