@@ -224,6 +224,8 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
         harm_s += more * decoding * held_back_s
     age_s = snapshot.heard_at_s - member.observed_at_s
     ttft_s = queue_s + loading_s + prefill_s + reach_s
+    beyond_s = max(0.0, ttft_s - snapshot.tail.begins_s)
+    waited_s = min(beyond_s, ttft_s - prefill_s)
     cost = Cost(
         queue_s=queue_s,
         loading_s=loading_s,
@@ -232,7 +234,7 @@ def price(request: Request, snapshot: Snapshot, member: Member, now: float, harm
         communication_s=reach_s,
         pressure_s=_pressure_s(request, member, work, speed),
         harm_s=harm_s,
-        tail_s=snapshot.tail.weight * max(0.0, ttft_s - snapshot.tail.begins_s),
+        tail_s=snapshot.tail.weight * (waited_s + (beyond_s - waited_s) / 8),
         miss_s=miss_s,
         doubt_s=float(doubt_s(prefill_s + decode_s, doubt_share(max(0.0, age_s), policy.stale_after_s))),
         money_s=money_s,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.decide import decide
 from extproc.core.fleet.zones import Crossing, Zones
 from extproc.core.pairs.disaggregation import Half, Pair, Transfer, hands_over, rank_pairs, transfer_bytes_s
 from extproc.core.pairs.hand_over import HEADERS, WORKER_ID_TAG, HandOver, can_pair, hand_over_headers
@@ -109,6 +110,21 @@ def test_the_tail_counts_the_whole_wait_of_a_pair() -> None:
     assert as_candidate(pair).cost.tail_s == pair.tail_s
     (short,) = rank_pairs([half("p", 0.5)], [half("q", 0.5)], transfer)
     assert (short.tail_s, short.worth_s) == (0.0, 1.0)
+
+
+def test_of_the_tail_what_the_prompt_itself_takes_counts_an_eighth() -> None:
+    """Of a pair, and of an instance by itself."""
+    transfer = Transfer(model=MODEL, prompt_tokens=0, tail_from_s=1.0, tail_weight=16.0)
+    own = Cost(queue_s=1.5, prefill_s=3.0, decode_s=0.0, total_s=4.5)
+    assert transfer.tail_s(own, Cost(queue_s=0.0, prefill_s=0.0, decode_s=0.0, total_s=0.0), 0.5) == pytest.approx(
+        16.0 * (2.0 + 2.0 / 8)
+    )
+    made = router(instance("a", max_model_len_tokens=100_000))
+    made.tail.begins_s = 1.0
+    chosen = decide(request("r", prompt_tokens=60_000), made.snapshot(), 1.0, 0.5).chosen
+    assert chosen is not None
+    assert chosen.cost.queue_s == 0.0
+    assert chosen.cost.tail_s == pytest.approx(made.tail.weight / 8 * (chosen.cost.ttft_s - 1.0))
 
 
 def test_the_pair_is_the_best_of_all_pairs() -> None:

@@ -22,7 +22,7 @@ def test_the_tail_begins_where_one_in_twenty_waits_longer() -> None:
 
 def test_what_everybody_calls_quick_is_no_tail() -> None:
     """Where all wait 50 ms nothing is won by making it 40 at the expense of others' answers."""
-    assert after([0.05], 1000).begins_s == 0.5
+    assert after([0.05], 1000).begins_s == 0.1
 
 
 def test_the_longer_the_tail_the_less_its_seconds_count() -> None:
