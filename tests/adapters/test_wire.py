@@ -287,7 +287,7 @@ def test_what_others_write_into_our_namespace_is_no_error() -> None:
     assert [each.features for each in logged(entry)] == [FEATURES]
 
 
-@pytest.mark.parametrize("change", ["another layout", "number", "no JSON", "wrong type", "nothing"])
+@pytest.mark.parametrize("change", ["another layout", "number", "no JSON", "wrong type", "below 0", "nothing"])
 def test_features_of_another_version_or_hand_are_no_error(change: str) -> None:
     """Nor do they cost the entries beside them."""
     entry = entry_with()
@@ -302,6 +302,9 @@ def test_features_of_another_version_or_hand_are_no_error(change: str) -> None:
             told["features"] = told["features"][:-1]
         case "wrong type":
             told["features"] = f"{layout} " + values.replace("100", '"many"', 1)
+        case "below 0":
+            assert values.count(",20,") == 1  # tokens of the answer, which a counter would have to fall by
+            told["features"] = f"{layout} " + values.replace(",20,", ",-20,")
         case "nothing":
             told.Clear()
     read = logged(entry, entry_with())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]  # checked where it is read
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -19,25 +22,25 @@ class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     model: str
     instance_key: str
     stream: bool
-    prompt_tokens: int
+    prompt_tokens: Count
     token_counts: tuple[int, ...]
-    media_tokens: int
-    cached_tokens: int
-    learned_tokens: int  # the claims that led to it
+    media_tokens: Count
+    cached_tokens: Count
+    learned_tokens: Count  # the claims that led to it
     told_tokens: int  # -1: none
-    recent_tokens: int
+    recent_tokens: Count
     tenant: str
-    choices: int
+    choices: Count
     cap_tokens: int  # output cap of each answer, -1 if the client named none
-    output_tokens: int
-    output_p50_tokens: int
-    output_p90_tokens: int
+    output_tokens: Count
+    output_p50_tokens: Count
+    output_p90_tokens: Count
     queue_s: float
     ttft_s: float
     tpot_s: float
-    batch_requests: int = 0  # others on the instance, running or waiting
+    batch_requests: Count = 0  # others on the instance, running or waiting
     batch_tokens: float = 0.0  # context that they hold
-    engine_waiting: int = 0  # requests in the engine's own queue, by its latest report
+    engine_waiting: Count = 0  # requests in the engine's own queue, by its latest report
     loading_s: float = 0.0  # of `ttft_s` and `queue_s`, what loading its adapter takes
     partner_key: str = ""  # of the instance that computed the prompt; "": the one that answered did
     charge: str = ""  # to limits of tokens, as `core.limits.charge.Receipt` writes it; "": nothing was charged
