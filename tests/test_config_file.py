@@ -140,3 +140,13 @@ def test_the_documentation_has_examples_of_every_section() -> None:
     """So that none is left out by the pattern that finds them."""
     found = {name.rstrip(":") for param in EXAMPLES for name in SECTIONS.findall(str(param.values[0]))}
     assert {"admission", "aliases", "classes", "cold", "crossings", "fallbacks", "limits", "models"} <= found
+
+
+def test_what_aliases_stand_for_is_not_written_out(tmp_path: Path) -> None:
+    """Eight lists of eight lists of eight …: sixteen million texts in ten lines."""
+    lists = ", ".join(f"&a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 8)}]" for n in range(8))
+    path = tmp_path / "extproc.yaml"
+    path.write_text(f"admission:\n  max_hold_s: [{lists}]\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        load_policy(path)
+    assert len(str(raised.value)) < 2_000

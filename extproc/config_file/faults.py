@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
+from typing import Any
 
 from extproc.errors import ConfigError
 
@@ -21,6 +23,17 @@ class Fault:
     def told(self, path: Path) -> str:
         """In one line."""
         return f"{path}:{self.line}: {f'{self.key}: ' if self.key else ''}{' '.join(self.text.split())}"
+
+
+# Aliases of YAML let a few lines stand for more than fits in memory, written out.
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 2, 6, 6
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
+
+
+def shown(value: Any) -> str:
+    """A value of a file as a message shows it: what is long or deep is cut short."""
+    return _SHORT.repr(value)
 
 
 def unknown(name: str, known: Iterable[str], what: str = "unknown key") -> str:

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from extproc.config_file.faults import shown
+
 if TYPE_CHECKING:
     from extproc.adapters.yaml_files import Node
 
@@ -196,7 +198,7 @@ def expected(flag: Flag) -> str:
 
 def _scalar(flag: Flag, node: Node) -> str:
     if node.text is None or node.value is None:
-        raise WrongValueError(f"must be {expected(flag)}, not {node.value!r}")
+        raise WrongValueError(f"must be {expected(flag)}, not {shown(node.value)}")
     return node.text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from extproc.adapters.yaml_files import Node, read
-from extproc.config_file.faults import Fault, refuse, unknown
+from extproc.config_file.faults import Fault, refuse, shown, unknown
 from extproc.config_file.flags import (
     FLEET,
     NOTHING,
@@ -73,7 +73,7 @@ def section_faults(command: str, flags: Sequence[Flag], root: Node) -> list[Faul
 
 def _keys_of(node: Node, section: str, names: Collection[str]) -> Iterator[Fault]:
     if node.value is not None and not isinstance(node.value, dict):
-        yield Fault(node.line, section, f"must be a mapping, such as {{{min(names)}: …}}, not {node.value!r}")
+        yield Fault(node.line, section, f"must be a mapping, such as {{{min(names)}: …}}, not {shown(node.value)}")
     for name, child in node.entries.items():
         if name not in names:
             yield Fault(child.line, f"{section}.{name}", unknown(name, names))

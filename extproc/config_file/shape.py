@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from extproc.adapters.yaml_files import Node
-from extproc.config_file.faults import Fault, unknown
+from extproc.config_file.faults import Fault, shown, unknown
 from extproc.config_file.keys import UNIT
 
 _WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
@@ -36,7 +36,7 @@ def faults_of(node: Node, shape: Any, key: str = "", unit: str = "") -> Iterator
     elif fitting is not None and get_origin(fitting) in _LISTS:
         yield from _item_faults(node, fitting, key, unit)
     elif not _fits(node.value, shape):
-        yield Fault(node.line, key, f"must be {expected(bare, metas, unit)}, not {node.value!r}")
+        yield Fault(node.line, key, f"must be {expected(bare, metas, unit)}, not {shown(node.value)}")
 
 
 def struct_faults(
