@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.persistence import persist
 from extproc.adapters.redis_scripts import Script
+from extproc.core.values.instance import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -96,8 +97,7 @@ class KvLog:
 
         Returns what there is of it. To be called when it begins, and more often than `ttl_s` from then on.
         """
-        instance_id = instance_key.rpartition("@")[0]
-        keys = [self._living + instance_id, self._stream + instance_key, self._snapshot + instance_key]
+        keys = [self._living + id_of(instance_key), self._stream + instance_key, self._snapshot + instance_key]
         arguments = (instance_key, self._stream, self._snapshot, self._ttl_ms)
         last, has_snapshot = await self._link.run(self._hold, keys, arguments)
         return Kept(last.decode(), bool(has_snapshot))

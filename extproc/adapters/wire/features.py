@@ -6,7 +6,7 @@ and again of an access-log entry.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_origin
+from typing import Any, get_type_hints
 from zlib import crc32
 
 import msgspec
@@ -17,16 +17,9 @@ from extproc.errors import UNREADABLE
 NAMESPACE = "extproc"
 KEY = "features"
 
-
-def _plain(kind: Any) -> Any:
-    """A type without what its values are held to, which is no matter of layout."""
-    return kind.__origin__ if get_origin(kind) is Annotated else kind
-
-
-# Values come without their names, so a text of other fields than ours must not be read.
-_LAYOUT = b"%08x " % crc32(
-    " ".join(f"{field.name}:{_plain(field.type)}" for field in msgspec.structs.fields(Features)).encode()
-)
+# Values come without their names, so a text of other fields than ours must not be read. What numbers are held to is no
+# matter of layout, and not among these hints.
+_LAYOUT = b"%08x " % crc32(" ".join(f"{name}:{kind}" for name, kind in get_type_hints(Features).items()).encode())
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Features).decode
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0)]  # checked where it is read
+from extproc.core.values.instance import Count
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
