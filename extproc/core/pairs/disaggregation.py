@@ -14,7 +14,7 @@ from extproc.core.fleet.zones import Zones
 from extproc.core.flight.work import block_size_tokens
 from extproc.core.pricing.classes import ClassWeights
 from extproc.core.pricing.money import money_s
-from extproc.core.pricing.tail import OWN_SHARE
+from extproc.core.pricing.tail import counted_s
 from extproc.core.speeds.shapes import kv_bytes_per_token
 from extproc.core.values.decision import Candidate, Cost
 from extproc.core.values.instance import Instance, Role
@@ -85,8 +85,7 @@ class Transfer:
         ttft_s = prefill.ttft_s + moved_s + decode.ttft_s
         beyond_s = max(0.0, ttft_s - self.tail_from_s)
         waited_s = min(beyond_s, ttft_s - prefill.prefill_s - decode.prefill_s)
-        counted_s = waited_s + OWN_SHARE * (beyond_s - waited_s)
-        return self.tail_weight * counted_s - prefill.tail_s - decode.tail_s
+        return counted_s(beyond_s, waited_s, self.tail_weight) - prefill.tail_s - decode.tail_s
 
     def money_s(self, source: Instance, target: Instance, held_tokens: int) -> float:
         """Seconds of waiting that are worth what its bytes cost between zones; 0 where nothing is known of either."""

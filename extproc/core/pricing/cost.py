@@ -29,7 +29,7 @@ from extproc.core.pricing.host_pressure import answer_work_s, first_token_work_s
 from extproc.core.pricing.loading import slot_wait_s
 from extproc.core.pricing.miss import miss_chance
 from extproc.core.pricing.money import compute_money, instance_s, money_s
-from extproc.core.pricing.tail import OWN_SHARE
+from extproc.core.pricing.tail import counted_s
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.speed_columns import SpeedColumns
 from extproc.core.values.arrays import Flags, Floats, Numbers, number, plus
@@ -154,8 +154,7 @@ class Pricing:
         ttft_s = plus(queue_s + prefill_s, reach_s)
         if ttft_s.item(ttft_s.argmax()) > tail.begins_s:
             beyond_s = np.maximum(ttft_s - number(tail.begins_s), _NOTHING)
-            waited_s = np.minimum(beyond_s, ttft_s - prefill_s)
-            tail_s = waited_s * number(tail.weight * (1.0 - OWN_SHARE)) + beyond_s * number(tail.weight * OWN_SHARE)
+            tail_s = counted_s(beyond_s, np.minimum(beyond_s, ttft_s - prefill_s), tail.weight)
             terms_s["tail_s"], ttft_s = tail_s, ttft_s + tail_s
         return self._weights.weigh(
             ttft_s=ttft_s,
