@@ -54,7 +54,7 @@ _LEAST_APART = 0.5
 _SHARES = np.array((0.02, 0.04, 0.08, 0.16, 0.2, 0.2, 0.2, 0.1))
 _DEVIATES = np.array((-2.326, -1.751, -1.282, -0.772, -0.253, 0.253, 0.842, 1.645))[:, None]
 _NORMAL = NormalDist()
-_BELOW = np.array([_NORMAL.cdf(-each) for each in _DEVIATES[:, 0]])  # shares below those of prompts, the largest first
+_BELOW = [_NORMAL.cdf(-each) for each in _DEVIATES[:, 0].tolist()]  # shares below those of prompts, the largest first
 _REGULAR_MOST = 0.5  # of the variance, that a balance takes away; seen in the simulator for answers of mean length
 _FEW = 1e-4  # share of prompts that tells nothing
 
@@ -105,12 +105,15 @@ class Work:
         new = max(1.0, prompt - demand.cached_tokens)
         output = max(1.0, demand.output_tokens)
         held = prompt + output * (1.0 + demand.output_cv2) / 2.0  # whose answers are long are there for longer
-        # A prompt of which r times the mean is to be computed, after what is cached: r * linear + r^2 * squared
         cached = prompt - new
         linear_s, squared_s = new * (b_s + c_s * cached), c_s * new**2 / 2
+
+        def taken_s(times: Floats) -> Floats:
+            """Of prompts of which so many times the mean is to be computed, after what is cached."""
+            return times * (linear_s + times * squared_s)
+
         usual = _spread(demand.computed_cv2, -_DEVIATES)
-        rows_s = usual * (linear_s + usual * squared_s)
-        longer = _scatter(rows_s) / _scatter(usual)
+        longer = _scatter(taken_s(usual)) / _scatter(usual)
         seats = float(limits.max_num_seqs)
         if limits.kv_tokens is not None:
             seats = max(1.0, min(seats, limits.kv_tokens / held))
@@ -126,7 +129,7 @@ class Work:
             prompt_cv2=(1.0 + demand.computed_cv2) * longer - 1.0,
             lengths=output * _spread(demand.output_cv2, _DEVIATES),
             parts=tuple(
-                Part(share, rows, rows * (linear_s + rows * squared_s))
+                Part(share, rows, taken_s(rows))
                 for share, rows in _split(demand.computed_cv2, max((long_tokens - cached) / new, long_tokens / prompt))
             ),
         )
@@ -247,19 +250,18 @@ def _scatter(values: Floats) -> float:
 
 def _split(cv2: float, least: float) -> list[tuple[float, Floats]]:
     """(share, rows as of `_spread`) of those below `least` means, and of those from there on; few are left out."""
-    log_variance = math.log1p(cv2)
-    deviation = math.sqrt(log_variance)
     if least == math.inf or cv2 <= 0.0:
         below = float(least > 1.0)
     else:
-        below = _NORMAL.cdf((math.log(least) + log_variance / 2.0) / deviation)
+        log_variance = math.log1p(cv2)
+        below = _NORMAL.cdf((math.log(least) + log_variance / 2.0) / math.sqrt(log_variance))
     if not _FEW <= below <= 1.0 - _FEW:
         rows = _spread(cv2, -_DEVIATES)
         return [(1.0, rows)] if below > 0.5 else [(0.0, rows), (1.0, rows)]
     found = []
     for begin, end in ((0.0, below), (below, 1.0)):
-        deviates = np.array([_NORMAL.inv_cdf(begin + (end - begin) * each) for each in _BELOW.tolist()])[:, None]
-        found.append((end - begin, np.exp(deviation * deviates - log_variance / 2.0)))
+        deviates = np.array([_NORMAL.inv_cdf(begin + (end - begin) * each) for each in _BELOW])[:, None]
+        found.append((end - begin, _spread(cv2, deviates)))
     return found
 
 

@@ -14,14 +14,18 @@ from extproc.core.scaling.demand import Demand
 from extproc.core.values.instance import Role
 
 
-def half_of(role: Role, demand: Demand, slo: Slo) -> tuple[Demand, Slo]:
-    """The demand and the limits of a group of that role; those of whole requests as they are.
+def half_of(role: Role, demand: Demand) -> Demand:
+    """The demand of a group of that role; that of whole requests as it is.
 
     How much prompts vary stays where none is computed: it tells how many are long, and have an SLO of their own.
     """
     if role is Role.PREFILL:
-        prompts = replace(demand, output_tokens=1.0, output_cv2=0.0, slow=0.0)
-        return prompts, replace(slo, tpot_s=None)
+        return replace(demand, output_tokens=1.0, output_cv2=0.0, slow=0.0)
     if role is Role.DECODE:
-        return replace(demand, cached_tokens=demand.prompt_tokens, late=0.0), slo
-    return demand, slo
+        return replace(demand, cached_tokens=demand.prompt_tokens, late=0.0)
+    return demand
+
+
+def limits_of_half(role: Role, slo: Slo) -> Slo:
+    """What of an SLO a group of that role can keep."""
+    return replace(slo, tpot_s=None) if role is Role.PREFILL else slo

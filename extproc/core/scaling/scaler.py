@@ -17,7 +17,7 @@ from extproc.core.scaling.drivers import Context
 from extproc.core.scaling.explained import explained
 from extproc.core.scaling.forecast import Forecaster
 from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
-from extproc.core.scaling.halves import half_of
+from extproc.core.scaling.halves import half_of, limits_of_half
 from extproc.core.scaling.hardware import Offer
 from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
@@ -133,8 +133,8 @@ class Scaler:
     ) -> list[Recommendation]:
         models = names(group, sight.instances)
         whole, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
-        asked, slo = half_of(group.role, whole or _NOBODY, self._slo)
-        _, long = half_of(group.role, whole or _NOBODY, self._long)
+        asked = half_of(group.role, whole or _NOBODY)
+        slo, long = limits_of_half(group.role, self._slo), limits_of_half(group.role, self._long)
         usual = asked if whole else None
         demand = risen(asked, latest) if whole and latest else asked
         last = self._filled.get(name)
@@ -159,7 +159,7 @@ class Scaler:
 
     def _learn(self, group: Group, seen: Seen, at_s: float, demand: Demand, filled: Loads, ready: float) -> None:
         """How answers did at this load tells what of the computed capacity is true."""
-        per_instance = math.inf if ready <= 0.0 < filled.load else filled.load / ready if ready else 0.0
+        per_instance = filled.load / ready if ready > 0.0 else math.inf if filled.load > 0.0 else 0.0
         for pool, of_pool in zip(group.pools, seen.staffs, strict=True):
             factor = self._correction.factor(pool.name)
             met = Met(

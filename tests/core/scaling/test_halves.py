@@ -8,7 +8,7 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.pricing.slo import Slo
 from extproc.core.scaling.capacity import Limits, load_of
 from extproc.core.scaling.demand import Demand
-from extproc.core.scaling.halves import half_of
+from extproc.core.scaling.halves import half_of, limits_of_half
 from extproc.core.scaling.pools import speed_of
 from extproc.core.scaling.recommendation import Recommendation
 from extproc.core.scaling.rules import ScalingRules
@@ -29,8 +29,7 @@ def demand(**changes: float) -> Demand:
 
 
 def filled(role: Role, asked: Demand, limits: Limits | None = None) -> float:
-    part, slo = half_of(role, asked, SLO)
-    return load_of(speed_of(pool(), (), {}), part, limits or Limits(), slo)
+    return load_of(speed_of(pool(), (), {}), half_of(role, asked), limits or Limits(), limits_of_half(role, SLO))
 
 
 def test_prefill_is_filled_by_what_of_prompts_is_not_cached_and_decode_by_answers() -> None:
@@ -60,7 +59,7 @@ def test_decode_needs_room_for_the_prompts_that_others_computed() -> None:
 @pytest.mark.parametrize(("role", "share"), [(Role.PREFILL, 0.2), (Role.DECODE, 0.4), (Role.BOTH, 0.4)])
 def test_late_first_tokens_are_of_prefill_and_slow_ones_of_decode(role: Role, share: float) -> None:
     """Nobody is to grow for what the other half does."""
-    part, _ = half_of(role, demand(judged=100.0, late=20.0, slow=40.0), SLO)
+    part = half_of(role, demand(judged=100.0, late=20.0, slow=40.0))
     assert part.bad_share == pytest.approx(share)
 
 
@@ -68,7 +67,8 @@ def test_decode_knows_that_some_prompts_are_short_where_the_mean_is_long() -> No
     """Their answers are held against the tighter SLO: a mean of a few tokens more changes next to nothing."""
     loads = []
     for mean in (15_999.0, 16_001.0):
-        (part, slo), (_, long) = (half_of(Role.DECODE, demand(prompt_tokens=mean), each) for each in (SLO, LONG))
+        part = half_of(Role.DECODE, demand(prompt_tokens=mean))
+        slo, long = (limits_of_half(Role.DECODE, each) for each in (SLO, LONG))
         loads.append(load_of(speed_of(pool(), (), {}), part, Limits(), slo, long=long))
     assert loads[1] == pytest.approx(loads[0], rel=0.03)
 
