@@ -29,13 +29,6 @@ def envoy_binary() -> str | None:
     )
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 _next_port = itertools.count(20_000 + os.getpid() * 61 % 11_000)
 
 

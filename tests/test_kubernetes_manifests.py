@@ -17,8 +17,9 @@ import yaml
 
 from extproc.addresses import host_port, worker_endpoints
 from extproc.cli import build_parser, main
+from extproc.demo.ports import free_port
 from extproc.server.workers import GOODBYE_S
-from tests.envoy_process import EnvoyProcess, free_port, validation_error
+from tests.envoy_process import EnvoyProcess, validation_error
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 HERE = EXAMPLES / "kubernetes"

@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 
 from extproc.adapters.http_client import Answer, HttpClient
+from extproc.demo.ports import HOST
 from extproc.demo.processes import Child, Processes, wait_for_line
-from extproc.demo.stack import HOST, MODEL
+from extproc.demo.stack import MODEL
 
 POOL = HARDWARE = "l40s"
 LEAST, MOST = 1, 6

@@ -25,8 +25,9 @@ from extproc.adapters.http_client import HttpClient
 from extproc.demo.autoscaled import Place, autoscaled
 from extproc.demo.client import Measured, send, summary
 from extproc.demo.live import live
+from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import Processes
-from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, free_port, running_stack, start_engines
+from extproc.demo.stack import MODEL, EngineSpec, Stack, running_stack, start_engines
 from extproc.demo.table import live_view
 from extproc.demo.traffic import Sample, Shape, sample_traffic
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,10 +19,10 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, XdsSource
 from extproc.core.pairs.hand_over import HandOver
+from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import Child, Processes, ended, find_program, wait_for_line
 from extproc.errors import ProcessError
 
-HOST = "127.0.0.1"
 MODEL = "llama-3.1-8b"
 _READY_S = 30.0
 _PERIOD_S = 0.2  # between two reports of an instance
@@ -162,13 +161,6 @@ async def running_stack(
     )
     await _until_ready(stack, model)
     yield stack
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _write_backends(path: Path, backends: Sequence[Backend]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.adapters import http_client
 from extproc.adapters.http_client import Answer, Failure, FailureKind, HttpClient
-from tests.redis_server import free_port
+from extproc.demo.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from aiohttp import web
 
-from tests.redis_server import free_port
+from extproc.demo.ports import free_port
 
 
 class ScriptedBackend:

@@ -15,9 +15,10 @@ from extproc.adapters.registry import Registry
 from extproc.cli import main
 from extproc.core.fleet.events import State
 from extproc.core.values.instance import Lifecycle
+from extproc.demo.ports import free_port
 from tests.agent.backends import ScriptedBackend
 from tests.agent.harness import LONG_S
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
 
 
 async def test_the_command_publishes_until_sigterm_and_the_fleet_command_shows_it(

@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.redis_server import RedisServer, free_port
+from extproc.demo.ports import free_port
+from tests.redis_server import RedisServer
 from tests.registry.deployments import Wire, ask, until, watched_by_sentinels
 
 

@@ -15,6 +15,7 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
+from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import Shell
@@ -22,7 +23,7 @@ from extproc.server.service import Service
 from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, running_engine
 from tests.core.builders import MODEL, instance, router
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 CHAT = "/v1/chat/completions"
 HELLO = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]})

@@ -13,11 +13,12 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, Upstream
 from extproc.core.health.verdict import Attempt, Verdict, verdict
 from extproc.core.values.outcome import Outcome
+from extproc.demo.ports import free_port
 from extproc.stream.messages import RouteTo
 from tests.control.parts import FEATURES, HOST, naming, raw, running_service
 from tests.control.scripted import Act, RawEngine, answers, running_raw
 from tests.control.test_envoy_behaviour import CHAT, PATH, _healthy
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 WELL = answers("200 OK")
 NAMES = ("a", "b", "c", "d")

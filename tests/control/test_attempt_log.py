@@ -12,9 +12,10 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.health.verdict import Attempt, Verdict, verdict
 from extproc.core.values.outcome import Outcome
+from extproc.demo.ports import free_port
 from tests.control.parts import HOST, ScriptedEngine, naming_service, running_engine
 from tests.control.test_envoy_behaviour import CHAT, PATH, _healthy
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 
 async def test_each_failed_attempt_is_told_apart_although_the_request_succeeds(tmp_path: Path) -> None:

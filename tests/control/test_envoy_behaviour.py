@@ -17,8 +17,9 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, Upstream
 from extproc.core.pairs.hand_over import HEADERS, HandOver
+from extproc.demo.ports import free_port
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 CHAT = b'{"model": "m", "messages": []}'
 PATH = "/v1/chat/completions"

@@ -17,13 +17,14 @@ import pytest
 from extproc.control.bootstrap import bootstrap
 from extproc.control.scope import Scope, parse_scope
 from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
+from extproc.demo.ports import free_port
 from extproc.errors import ConfigError
 from extproc.stream.messages import RouteTo
 from tests.control.http2_client import ask2
 from tests.control.misbehaving import WRONG, ends, silent
 from tests.control.parts import FEATURES, HOST, Process, ScriptedEngine, naming, raw, running_engine, running_service
 from tests.control.test_envoy_behaviour import CHAT, PATH, _healthy
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 MESSAGES = "/v1/messages"
 TIMEOUT_S = 0.5

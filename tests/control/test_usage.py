@@ -18,9 +18,10 @@ from aiohttp import web
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, Upstream
 from extproc.core.values.outcome import Outcome
+from extproc.demo.ports import free_port
 from tests.control.parts import HOST, naming_service
 from tests.control.test_envoy_behaviour import CHAT, PATH, _healthy
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 Counts = tuple[int | None, int | None, int | None]
 """Prompt, completion and cached tokens."""

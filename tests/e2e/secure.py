@@ -15,6 +15,7 @@ from extproc.addresses import Endpoint
 from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.settings import EnvoySettings, TlsToService, Upstream
 from extproc.core.router import Router
+from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.certificates import Certificates
@@ -24,7 +25,7 @@ from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import MODEL, instance, router
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 CHAT = b'{"model": "%s", "messages": [{"role": "user", "content": "x"}]}' % MODEL.encode()
 PATH = "/v1/chat/completions"

@@ -13,8 +13,9 @@ import pytest
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.webhook import SIGNATURE_HEADER
 from extproc.cli import main
+from extproc.demo.ports import HOST
 from extproc.demo.processes import Processes, wait_for_line
-from extproc.demo.stack import HOST, MODEL, EngineSpec, Stack, running_stack, start_engines
+from extproc.demo.stack import MODEL, EngineSpec, Stack, running_stack, start_engines
 from tests.control.parts import raw
 from tests.e2e.eventually import eventually
 from tests.redis_server import RedisServer

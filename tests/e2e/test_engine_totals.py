@@ -12,11 +12,12 @@ from extproc.adapters.engines.vllm import read
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
+from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import wait_for_line
-from extproc.demo.stack import HOST, MODEL, Backend
+from extproc.demo.stack import MODEL, Backend
 from tests.e2e.conftest import Fleet, StartFleet
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.processes import Processes
 
 REQUESTS = 200

@@ -6,7 +6,8 @@ import asyncio
 
 import orjson
 
-from extproc.demo.stack import HOST, MODEL, Stack
+from extproc.demo.ports import HOST
+from extproc.demo.stack import MODEL, Stack
 from tests.e2e.conftest import EQUALS, TWO_KINDS, StartFleet
 from tests.e2e.eventually import eventually
 

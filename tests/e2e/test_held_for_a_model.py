@@ -17,6 +17,7 @@ from extproc.core.fleet.fleet import Published
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.cold_waits import ColdWaits
@@ -26,7 +27,7 @@ from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance, router
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model": "soon", "messages": [{"role": "user", "content": "x"}]}'

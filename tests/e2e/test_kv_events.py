@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from extproc.adapters.http_client import Answer
+from extproc.demo.ports import HOST
 from extproc.demo.processes import wait_for_line
-from extproc.demo.stack import HOST, MODEL, EngineSpec
+from extproc.demo.stack import MODEL, EngineSpec
 from tests.e2e.conftest import Fleet, running_fleet
 from tests.e2e.eventually import eventually
 

@@ -13,11 +13,11 @@ import xllamacpp
 
 from extproc.adapters.engines.llamacpp import PATHS, read
 from extproc.core.values.instance import Load
+from extproc.demo.ports import free_port
 from extproc.demo.stack import Backend
 from tests.e2e.conftest import Fleet, StartFleet
 from tests.e2e.eventually import eventually
 from tests.e2e.tiny_gguf import write_tiny_gguf
-from tests.redis_server import free_port
 
 MODEL = "tiny"
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from extproc.adapters.http_client import Answer
-from extproc.demo.stack import HOST
+from extproc.demo.ports import HOST
 from tests.e2e.conftest import Fleet
 from tests.e2e.eventually import eventually
 from tests.e2e.test_faults import CHAT, raw

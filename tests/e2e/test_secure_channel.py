@@ -15,13 +15,14 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, TlsToService, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.resources import Resources
+from extproc.demo.ports import free_port
 from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
 from extproc.server.certificates import Certificates
 from extproc.server.xds_service import Discovery, XdsService
 from tests.control.parts import HOST
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import HEALTHY, Secured, running
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.secrets import SERVICE, SecretDirectory, of_envoy, of_service
 
 FAILURES = "cluster.extproc.ssl.connection_error"

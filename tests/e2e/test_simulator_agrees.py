@@ -19,8 +19,9 @@ import orjson
 import pytest
 
 from extproc.demo.client import Measured, send
+from extproc.demo.ports import free_port
 from extproc.demo.processes import wait_for_line
-from extproc.demo.stack import MODEL, Backend, free_port
+from extproc.demo.stack import MODEL, Backend
 from extproc.demo.traffic import Sample
 from extproc.sim.engine import tokenizer
 from extproc.sim.fleet.file import read

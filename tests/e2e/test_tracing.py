@@ -14,6 +14,7 @@ import pytest
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.values.outcome import Outcome
+from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
@@ -27,7 +28,7 @@ from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance, router
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import CHAT, HEALTHY, PATH
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.otlp_receiver import Receiver
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -16,12 +16,13 @@ import pytest
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
+from extproc.demo.ports import free_port
 from extproc.demo.processes import wait_for_line
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import CHAT, HEALTHY, PATH
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.redis_server import RedisServer
 from tests.server.test_workers import LONG_S, Service, serving
 

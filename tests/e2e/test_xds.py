@@ -18,10 +18,11 @@ from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Lifecycle
+from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import Child, wait_for_line
-from extproc.demo.stack import HOST, MODEL, Backend, EngineSpec, start_engines
+from extproc.demo.stack import MODEL, Backend, EngineSpec, start_engines
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from tests.redis_server import RedisServer, free_port
+from extproc.demo.ports import free_port
+from tests.redis_server import RedisServer
 
 LONG_S = 60.0  # never reached by a machine that works
 

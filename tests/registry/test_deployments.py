@@ -13,9 +13,10 @@ from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.adapters.registry import Registry
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.values.instance import Lifecycle, Load
+from extproc.demo.ports import free_port
 from extproc.errors import RegistryError
 from tests.core.builders import instance
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
 from tests.registry.deployments import (
     LONG_S,
     Wire,

@@ -14,8 +14,9 @@ import uvloop
 from extproc.adapters import redis_client
 from extproc.adapters.redis_link import Following, Link, Message
 from extproc.adapters.redis_settings import RedisSettings, parse
+from extproc.demo.ports import free_port
 from extproc.errors import RegistryError
-from tests.redis_server import RedisServer, binary, free_port
+from tests.redis_server import RedisServer, binary
 from tests.registry.deployments import certificates
 
 pytestmark = pytest.mark.parametrize("kind", ["valkey"])

@@ -18,9 +18,10 @@ from extproc.adapters.redis_link import Link
 from extproc.adapters.registry import Registry
 from extproc.core.fleet.fleet import Change, Fleet
 from extproc.core.values.instance import Lifecycle, Load
+from extproc.demo.ports import free_port
 from extproc.errors import ConfigError, RegistryError
 from tests.core.builders import instance
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
 from tests.registry.deployments import cluster_node
 
 README = Path(__file__).parents[2] / "docs" / "registry-schema.md"

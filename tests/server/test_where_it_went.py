@@ -18,6 +18,7 @@ from extproc.control.settings import EnvoySettings, Shape, Upstream
 from extproc.core.router import Router
 from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import Shell
@@ -28,7 +29,7 @@ from tests.control.test_envoy_behaviour import PATH, _healthy
 from tests.core.builders import MODEL, instance, router
 from tests.core.test_failures import reasons
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 BODY = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": "word " * 2000}]})
 

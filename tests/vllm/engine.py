@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from extproc.adapters.kv_events import KvEventsSettings
-from tests.redis_server import free_port
+from extproc.demo.ports import free_port
 from tests.vllm.model import MAX_MODEL_LEN_TOKENS, write_model
 
 MODEL = "tiny"

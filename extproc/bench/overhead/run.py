@@ -18,7 +18,7 @@ from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Found
 from extproc.bench.overhead.plan import Cell, Plan
 from extproc.bench.overhead.stand import Stand, standing
 from extproc.bench.overhead.usage import used_s
-from extproc.demo.stack import HOST, free_port
+from extproc.demo.ports import HOST, free_port
 from extproc.errors import ProcessError
 
 _OPENED_PER_S = 100.0

@@ -17,8 +17,8 @@ from extproc.bench.overhead.generator import Generator, generating
 from extproc.bench.overhead.load import Hold, Round
 from extproc.bench.overhead.parts import READY_S, Parts
 from extproc.bench.overhead.usage import cpu_s, family, memory_bytes, used_s
+from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import Child, Processes, find_program
-from extproc.demo.stack import HOST, free_port
 from extproc.errors import ConfigError, ProcessError
 
 _FLEET = "bench"

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.bench.overhead.headers import ECHO_HEADER
 from extproc.bench.overhead.load import Load, Round
-from tests.redis_server import free_port
+from extproc.demo.ports import free_port
 
 GOOD = f"HTTP/1.1 200 OK\r\n{ECHO_HEADER}: pool\r\ncontent-length: 2\r\n\r\nok".encode()
 UNDECIDED = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

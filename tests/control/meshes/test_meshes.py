@@ -17,11 +17,12 @@ from extproc.control.meshes.place import Mesh, MeshPlace
 from extproc.control.meshes.resources import mesh_resources
 from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream, XdsSource
 from extproc.core.pairs.hand_over import HandOver
+from extproc.demo.ports import free_port
 from extproc.errors import ConfigError
 from tests.control.meshes import bases, envoy_gateway_base, istio_base
 from tests.control.meshes.patches import managers, with_envoy_filter, with_patch_policy
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
-from tests.envoy_process import EnvoyProcess, free_port, validation_error
+from tests.envoy_process import EnvoyProcess, validation_error
 
 UPSTREAMS = (Upstream("a", ("10.0.0.1", 8000)), Upstream("b", ("10.0.0.2", 8000)))
 SETTINGS = EnvoySettings(upstreams=UPSTREAMS, listen=(HOST, 8080))

@@ -13,9 +13,10 @@ from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import OWN_SUFFIX, EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.demo.ports import free_port
 from extproc.demo.processes import Child, wait_for_line
 from tests.control.parts import HOST, ScriptedEngine, naming_service, raw, running_engine
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 

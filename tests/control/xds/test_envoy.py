@@ -20,12 +20,13 @@ from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.resources import CLUSTER, Resource, Resources, Snapshot
 from extproc.core.values.instance import Lifecycle
+from extproc.demo.ports import free_port
 from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
 from extproc.server.xds_service import Discovery, XdsService
 from tests.control.parts import HOST
 from tests.control.xds.parts import VARIANTS, Setup, Variant, following
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port, validation_error
+from tests.envoy_process import EnvoyProcess, validation_error
 
 WELL = "healthy"
 

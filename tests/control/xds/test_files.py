@@ -23,13 +23,14 @@ from extproc.control.xds.files import XdsFiles, file_name
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resource, Resources, Snapshot
 from extproc.core.values.instance import Lifecycle
+from extproc.demo.ports import free_port
 from extproc.demo.processes import wait_for_line
 from extproc.errors import ConfigError
 from tests.control.parts import HOST, ScriptedEngine, naming_service, running_engine
 from tests.control.xds.parts import Setup, Variant
 from tests.control.xds.test_envoy import _joins, counted
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, free_port, validation_error
+from tests.envoy_process import EnvoyProcess, validation_error
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 

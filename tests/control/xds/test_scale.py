@@ -19,10 +19,11 @@ from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.messages import ADS
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources
+from extproc.demo.ports import free_port
 from extproc.observe.xds_metrics import XdsGauges, XdsMetrics
 from extproc.server.xds_service import Discovery, XdsService
 from tests.control.parts import HOST
-from tests.envoy_process import EnvoyProcess, free_port
+from tests.envoy_process import EnvoyProcess
 
 INSTANCES, ENVOYS, ROUNDS = 1000, 100, 7
 
