@@ -93,6 +93,7 @@ async def running_fleet(
                     model=model,
                     hand_over=hand_over,
                     serve_flags=serve_flags,
+                    compared=False,
                     message_timeout_s=PATIENT_S,
                 ) as stack,
                 Registry(server.url) as registry,

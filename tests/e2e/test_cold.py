@@ -71,7 +71,9 @@ async def test_a_cold_model_is_refused_redirected_or_waited_for(
             flags = ("--config", str(tmp_path / "extproc.yaml"), "--intent-webhook", endpoint.url)
             flags += ("--intent-webhook-secret-file", str(tmp_path / "secret"))
             engines = await start_engines(processes, [EngineSpec("warm", "h100_sxm")])
-            async with running_stack(processes, tmp_path, engines, server.url, serve_flags=flags) as stack:
+            async with running_stack(
+                processes, tmp_path, engines, server.url, serve_flags=flags, compared=False
+            ) as stack:
                 status, headers, body = await ask(stack, "big")
                 assert status == 503
                 assert 40 <= int(headers["retry-after"]) <= 50
