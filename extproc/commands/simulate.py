@@ -138,25 +138,35 @@ def _cells_of(path: Path) -> list[Cell]:
 
 def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = True) -> None:
     """Print what came out; how ours stands only of a suite, which was made to tell."""
-    from extproc.sim.policies.catalog import CATALOG
+    from extproc.sim.policies.catalog import CATALOG, refusing
     from extproc.sim.report.seeds import over_seeds
     from extproc.sim.report.standing import standing
-    from extproc.sim.report.standing_shown import standing_json, standing_markdown, standing_text
-    from extproc.sim.report.suite_json import suite_json
+    from extproc.sim.report.standing_shown import (
+        policies_markdown,
+        standing_json,
+        standing_markdown,
+        standing_text,
+    )
+    from extproc.sim.report.suite_json import ADMITTING, OURS, suite_json
 
     middle = over_seeds(cells)
-    stands = None
+    found = {}
     if args.standing or args.suite or args.quick:
-        stands = standing(middle, [name for name, entry in CATALOG.items() if entry.knows_hardware])
-    if stands is None and (args.standing or args.markdown):
+        knowing = [name for name, entry in CATALOG.items() if entry.knows_hardware]
+        found = {OURS: standing(middle, knowing, OURS, refusing()), ADMITTING: standing(middle, knowing, ADMITTING)}
+    stands = {who: stand for who, stand in found.items() if stand}
+    if not stands and (args.standing or args.markdown):
         raise ConfigError("there is nothing to hold extproc against: run a suite with it and at least one rival")
     if args.json:
-        print(json.dumps(suite_json(cells, middle) | ({"standing": standing_json(stands)} if stands else {})))
-    elif args.markdown and stands:
-        print(standing_markdown(stands, middle))
+        keys = {OURS: "standing", ADMITTING: "standing_admission"}
+        told = {keys[who]: standing_json(stand) for who, stand in stands.items()}
+        print(json.dumps(suite_json(cells, middle) | told))
+    elif args.markdown:
+        pages = [standing_markdown(stand, middle, who) for who, stand in stands.items()]
+        print("\n\n".join([*pages, policies_markdown(middle)]))
     else:
         parts = [_tables(middle)] if tables else []
-        print("\n\n".join([*parts, *([standing_text(stands, middle)] if stands else [])]))
+        print("\n\n".join([*parts, *(standing_text(stand, middle, who) for who, stand in stands.items())]))
 
 
 def _tables(cells: Sequence[Cell]) -> str:

@@ -72,13 +72,14 @@ def policies(args: argparse.Namespace) -> list[str]:
 
 def chosen_policies(args: argparse.Namespace, usual: Sequence[str]) -> list[str]:
     """The same; `usual` where none are given. Raises ConfigError."""
-    from extproc.sim.policies.catalog import comparable, load
+    from extproc.sim.policies.catalog import comparable, load, refusing
 
     if args.policy is None:
         wanted = list(usual)
     else:
         wanted = [name.strip() for given in args.policy for name in given.split(",")]
-    chosen = list(dict.fromkeys(part for name in wanted for part in (comparable() if name == "all" else [name])))
+    groups = {"all": comparable(), "refusing": refusing()}
+    chosen = list(dict.fromkeys(part for name in wanted for part in groups.get(name, (name,))))
     if any(":" in name for name in chosen):
         sys.path.insert(0, os.getcwd())  # where `python -m` would find a module, and the installed command would not
     for name in chosen:
@@ -257,8 +258,9 @@ def _add_what(group: _Group) -> None:
         "--policy",
         action="append",
         metavar="NAME",
-        help="one of --list, package.module:factory, or `all`; repeat or separate by commas (default: extproc, "
-        "round_robin, least_request, cache_aware, llm_d_default, dynamo_kv_tuned, oracle; of a suite: all)",
+        help="one of --list, package.module:factory, `all` that refuse nothing, or `refusing`; repeat or separate by "
+        "commas (default: extproc, round_robin, least_request, cache_aware, llm_d_default, dynamo_kv_tuned, oracle; of "
+        "a suite: all)",
     )
     group.add_argument(
         "--load",

@@ -11,6 +11,7 @@ import pytest
 
 from extproc.cli import main
 from extproc.sim import suite
+from extproc.sim.policies.catalog import refusing
 
 SMALL = ("simulate", "--traffic", "chat", "--requests", "40", "--jobs", "1", "--policy", "extproc,random")
 QUICK = ("simulate", "--quick", "--jobs", "1", "--policy", "extproc,random,preble,oracle")
@@ -120,6 +121,21 @@ def test_a_suite_tells_how_extproc_stands_and_a_file_of_it_tells_the_same(capsys
     page = simulated(capsys, "simulate", "--standing", str(path), "--markdown")
     assert page == simulated(capsys, *quick, "--markdown")
     assert page.startswith("## How extproc stands\n")
+    assert page.count("## All policies\n") == 1
+
+
+def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out) -> None:
+    """Without it beside the others alone; each in a part of its own."""
+    command = ("simulate", "--quick", "--jobs", "1", "--policy", "extproc,random,refusing", "--json")
+    told = json.loads(simulated(capsys, *command))
+    assert set(told["cells"][0]["policies"]) == {"extproc", "random", *refusing()}
+    for key, ours, rivals in (
+        ("standing", "extproc", ["random"]),
+        ("standing_admission", "extproc_admission", ["random", *refusing()[1:]]),
+    ):
+        goods = [{name: row["goodput"] for name, row in cell["policies"].items()} for cell in told["cells"]]
+        ratios = [good[ours] / max(good[name] for name in rivals) for good in goods]
+        assert told[key]["bounds"][0]["median"] == pytest.approx(median(ratios), rel=1e-4)
 
 
 def test_one_workload_tells_no_standing(capsys: Out) -> None:

@@ -48,7 +48,7 @@ class Entry:
     knows_hardware: bool = False
     for_pairs: bool = False  # for fleets whose instances share requests; no suite runs it
     for_models: bool = False  # for fleets whose operator lets names stand for models; no suite runs it
-    for_overload: bool = False  # holds or refuses: the suite `overload` runs it, the standard one does not
+    for_overload: bool = False  # holds or refuses: the suite `overload` runs it, the standard one where it is named
 
 
 CATALOG: dict[str, Entry] = {
@@ -118,10 +118,14 @@ def comparable() -> tuple[str, ...]:
     return tuple(name for name in CATALOG if name not in apart)
 
 
+def refusing() -> tuple[str, ...]:
+    """Names of those that hold or refuse, ours first; its variant for one scenario apart."""
+    return tuple(name for name, entry in CATALOG.items() if entry.for_overload and name != "extproc_weighted")
+
+
 def overloaded() -> tuple[str, ...]:
     """Names of those that the suite `overload` compares, ours first."""
-    own = tuple(name for name, entry in CATALOG.items() if entry.for_overload and name != "extproc_weighted")
-    return ("extproc", *own, "least_request")
+    return ("extproc", *refusing(), "least_request")
 
 
 def described() -> tuple[tuple[str, str], ...]:

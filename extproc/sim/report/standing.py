@@ -1,18 +1,18 @@
 """How ours stands in a suite: the bounds that it is held to, against the best rival of each cell and figure.
 
-A rival is every policy but ours and the oracle. Bounds are of a ratio (ours over theirs) or of a share that is lost,
-and are told by how many cells keep them, by the median and by the worst cell. All of it is worked out from the figures
-of the JSON, medians over seeds where there are several.
+A rival is every policy but ours and the oracle; where ours refuses nothing, none that does. Bounds are of a ratio (ours
+over theirs) or of a share that is lost, and are told by how many cells keep them, by the median and by the worst cell.
+All of it is worked out from the figures of the JSON, medians over seeds where there are several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from extproc.sim.report.ranking import HIGHER_IS_BETTER, Group, groups, values
-from extproc.sim.report.suite_json import ORACLE, OURS, Cell
+from extproc.sim.report.suite_json import ORACLE, OURS, Cell, is_ours
 
 GOODPUT, E2E, TTFT_P99 = "goodput", "e2e_mean_s", "ttft_p99_s"
 FIGURES = (GOODPUT, E2E, TTFT_P99)
@@ -59,14 +59,19 @@ class Standing:
     by_group: Mapping[Group, tuple[Bound, ...]]
     by_trace: Mapping[str, tuple[Bound, ...]]
     misses: tuple[Miss, ...]  # by figure, the worst first
+    refused: tuple[float, float]  # share of its requests that ours refused: the median cell's, and the most
 
 
-def standing(cells: Sequence[Cell], know_hardware: Collection[str]) -> Standing | None:
+def standing(
+    cells: Sequence[Cell], know_hardware: Collection[str], ours: str = OURS, apart: Collection[str] = ()
+) -> Standing | None:
     """Where ours stands; None where it has no rival to be held against.
 
-    `know_hardware` names the policies that have speeds by instance, given or learned, and choose by them.
+    `know_hardware` names the policies that have speeds by instance, given or learned, and choose by them; `ours` the
+    one of ours that is judged, in place of all others of ours; `apart` names rivals that it is not held against.
     """
-    judged = [cell for cell in cells if OURS in cell.policies and _rivals(cell)]
+    seen = [_alone(cell, ours, apart) for cell in cells if ours in cell.policies]
+    judged = [cell for cell in seen if _rivals(cell)]
     if not judged:
         return None
     bounds = (*_every_cell(judged), *_mixed(judged, know_hardware), *_conditions(judged), *_steady(judged))
@@ -78,7 +83,19 @@ def standing(cells: Sequence[Cell], know_hardware: Collection[str]) -> Standing 
             for trace in dict.fromkeys(cell.trace for cell in judged)
         },
         misses=tuple(_misses(judged)),
+        refused=_refused(judged),
     )
+
+
+def _alone(cell: Cell, ours: str, apart: Collection[str]) -> Cell:
+    """The cell with this policy as ours."""
+    rivals = {name: row for name, row in cell.policies.items() if not is_ours(name) and name not in apart}
+    return replace(cell, policies={OURS: cell.policies[ours], **rivals})
+
+
+def _refused(cells: Sequence[Cell]) -> tuple[float, float]:
+    shares = [(cell.value(OURS, "refused") or 0.0) / (cell.value(OURS, "requests") or 1.0) for cell in cells]
+    return median(shares), max(shares)
 
 
 def _every_cell(cells: Sequence[Cell]) -> tuple[Bound, ...]:

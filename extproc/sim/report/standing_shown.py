@@ -9,7 +9,7 @@ from typing import Any
 
 from extproc.sim.report.columns import E2E_MEAN, GOODPUT, TTFT_P99
 from extproc.sim.report.standing import FIGURES, NO_WORSE, Bound, Miss, Standing
-from extproc.sim.report.suite_json import Cell
+from extproc.sim.report.suite_json import OURS, Cell
 from extproc.sim.report.table import aligned, counted, seeds_text, suite_table
 
 _SHARES = frozenset({"stale", "replicas"})  # bounds that are parts of a whole; the others are ratios or an index
@@ -51,24 +51,40 @@ def standing_json(standing: Standing) -> dict[str, Any]:
             }
             for miss in standing.misses
         ],
+        "refused": dict(zip(("median", "most"), map(_finite, standing.refused), strict=True)),
     }
 
 
-def standing_text(standing: Standing, cells: Sequence[Cell]) -> str:
-    """Tables for a terminal."""
-    parts = [f"extproc against the best rival of each of {_counted(cells)}"]
+def standing_text(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
+    """Tables for a terminal, on the policy `who`."""
+    parts = [f"{who} against the best rival of each of {_counted(cells)}{_told_refused(standing)}"]
     for table in _tables(standing):
         parts.append("\n".join([table.title, *aligned([table.heads, *(_padded(row) for row in table.rows)])]))
     return "\n\n".join(parts)
 
 
-def standing_markdown(standing: Standing, cells: Sequence[Cell]) -> str:
-    """The same as Markdown, and then all policies' tables, for a page that says above it how they were made."""
-    parts = ["## How extproc stands", f"Against the best rival of each of {_counted(cells)}."]
+def standing_markdown(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
+    """The same as Markdown."""
+    parts = [f"## How {who} stands", f"Against the best rival of each of {_counted(cells)}{_told_refused(standing)}."]
     for table in _tables(standing):
         lines = [table.heads, tuple("---" for _ in table.heads), *table.rows]
         parts += [f"### {table.title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
-    return "\n\n".join([*parts, "## All policies", f"```\n{suite_table(cells)}\n```"])
+    return "\n\n".join(parts)
+
+
+def policies_markdown(cells: Sequence[Cell]) -> str:
+    """All policies' tables, to stand behind that on a page that says above it how they were made."""
+    return f"## All policies\n\n```\n{suite_table(cells)}\n```"
+
+
+def _told_refused(standing: Standing) -> str:
+    """That times are of those that were served, where not all were."""
+    usual, most = standing.refused
+    return (
+        f"; of its requests it refused {usual:.1%} in the median cell, {most:.1%} at most, and times are of the others"
+        if most
+        else ""
+    )
 
 
 def _padded(row: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from extproc.errors import ConfigError
 from extproc.sim.report.figures import Figures, as_json
 
 OURS = "extproc"
+ADMITTING = f"{OURS}_admission"  # ours, refusing what cannot be served well
 ORACLE = "oracle"  # knows the truth: a bound, no rival
 ROUND_ROBIN = "round_robin"  # what everybody knows, to compare with
 
@@ -39,6 +40,11 @@ class Cell:
         """A figure of a policy; None where it is not known."""
         value = self.policies.get(policy, {}).get(figure)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def is_ours(policy: str) -> bool:
+    """Whether it is our router, by whatever rules of admission."""
+    return policy == OURS or policy.startswith(f"{OURS}_")
 
 
 def rows(by_policy: Mapping[str, Figures]) -> dict[str, Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,39 @@ def test_where_the_rivals_have_nothing_ours_is_no_worse() -> None:
     assert told["bounds"][0]["median"] is None
 
 
+def refusing(refused: int, **changes: Any) -> Cell:
+    """A cell with ours twice, as it is and with admission, and two rivals of which one refuses as well."""
+    four = {"extproc": (0.5, 9.0, 3.0, 0.0), "extproc_admission": (0.8, 5.0, 0.7, 0.0)}
+    made = cell(four | {"least_request": (0.4, 10.0, 2.0, 0.0), "llm_d_flow": (0.6, 6.0, 1.0, 0.0)}, **changes)
+    admitting = {**made.policies["extproc_admission"], "requests": 200, "refused": refused}
+    return replace(made, policies={**made.policies, "extproc_admission": admitting})
+
+
+@pytest.mark.parametrize(
+    ("ours", "apart", "goodput", "ttft_p99", "refused"),
+    [
+        ("extproc", ["llm_d_flow"], 0.5 / 0.4, 3.0 / 2.0, (0.0, 0.0)),
+        ("extproc", [], 0.5 / 0.6, 3.0 / 1.0, (0.0, 0.0)),
+        ("extproc_admission", [], 0.8 / 0.6, 0.7 / 1.0, (0.045, 0.08)),
+    ],
+)
+def test_ours_with_admission_stands_for_itself(
+    ours: str, apart: list[str], goodput: float, ttft_p99: float, refused: tuple[float, float]
+) -> None:
+    """None of ours is a rival of another, and whoever refuses is one of those that do alone."""
+    found = standing([refusing(2), refusing(16, trace="code")], KNOW, ours, apart)
+    assert found
+    ratios = {bound.name: bound.median for bound in found.bounds}
+    assert ratios["goodput"] == pytest.approx(goodput)
+    assert ratios["ttft_p99_s"] == pytest.approx(ttft_p99)
+    assert found.refused == pytest.approx(refused)
+    told = [standing_text(found, [refusing(2)], ours), standing_markdown(found, [refusing(2)], ours)]
+    assert all(
+        (f"{ours} " in text) and ("refused 4.5% in the median cell, 8.0% at most" in text) == (ours != "extproc")
+        for text in told
+    )
+
+
 def test_without_ours_or_without_rivals_there_is_nothing_to_tell() -> None:
     """The oracle alone is no rival."""
     assert standing([], KNOW) is None
@@ -146,7 +180,8 @@ def test_without_ours_or_without_rivals_there_is_nothing_to_tell() -> None:
 def test_the_json_has_bounds_parts_and_misses() -> None:
     """As docs/simulate-report.md says."""
     told = json.loads(json.dumps(standing_json(made(BEST, LATE, SPLIT))))
-    assert set(told) == {"bounds", "by_group", "by_trace", "misses"}
+    assert set(told) == {"bounds", "by_group", "by_trace", "misses", "refused"}
+    assert told["refused"] == {"median": 0.0, "most": 0.0}
     assert set(told["bounds"][0]) == {"name", "meaning", "limit", "at_least", "kept", "cells", "median", "worst"}
     assert [(part["fleet"], part["load"], part["bounds"][0]["kept"]) for part in told["by_group"]] == [
         ("mixed", 0.85, 2)
