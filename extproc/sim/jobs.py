@@ -19,7 +19,7 @@ from extproc.sim.results_file import ResultsFile
 from extproc.sim.setup import Setup, run, workload
 
 _CHUNK = 8  # jobs that a process takes at once
-_LOOK_S = 1.0  # between two looks whether who asks lives
+_LOOK_S = 1.0  # between two looks whether the parent lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,9 @@ def work_all(jobs: Sequence[Job], processes: int) -> Iterator[Result]:
     if processes == 1 or len(jobs) == 1:
         yield from map(work, jobs)
         return
-    # Forked from a process of its own that has imported all this: one forked from here would break where whoever calls
-    # has threads, such as gRPC's.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([work.__module__])
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:
+    # Forked processes of a program that never started a thread are safe, and start at once.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
         try:
             yield from pool.map(work, jobs, chunksize=max(1, min(_CHUNK, len(jobs) // processes)))
         except BrokenProcessPool:
@@ -89,18 +87,12 @@ def resumed(jobs: Sequence[Job], processes: int, file: ResultsFile) -> Iterator[
         yield result
 
 
-def _begin() -> None:
-    """Have a process end without a word, and with the one that asks for results.
+def _begin(parent: int) -> None:
+    """Have a process end without a word, and with the one that started it.
 
-    Ctrl-C goes to all processes of a terminal, and one traceback each would bury what was asked for. Who is killed
-    cannot tell its children, which would wait for more work for ever.
+    Ctrl-C goes to all processes of a terminal, and one traceback each would bury what was asked for. A parent that is
+    killed cannot tell its children, which would wait for more work for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, _look)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1) if os.getppid() != parent else None)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
-
-
-def _look(*_: object) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is None or not parent.is_alive():
-        os._exit(1)

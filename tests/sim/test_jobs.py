@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -33,20 +35,25 @@ def untimed(results: list[Result]) -> list[Result]:
     return [replace(result, cpu_s=0.0) for result in results]
 
 
-@cache
-def one_after_another() -> list[Result]:
-    """Of all policies."""
-    return list(work_all(jobs(*POLICIES, draws=True), 1))
+def apart(check: Callable[..., None], *arguments: object) -> None:
+    """Make a check in a process of its own: processes are forked, and where tests have started threads they break."""
+    call = f"from {__name__} import {check.__name__}; {check.__name__}{arguments!r}"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def several_processes_give_what_one_gives(processes: int) -> None:
+    asked = jobs(*POLICIES, draws=True)
+    alone, together = list(work_all(asked, 1)), list(work_all(asked, processes))
+    assert [(result.place, result.policy) for result in together] == [(job.place, job.policy) for job in asked]
+    assert untimed(alone) == untimed(together)
+    assert all(result.cpu_s > 0 for result in together)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_several_processes_give_what_one_gives(processes: int) -> None:
     """Every figure and every curve, in the order of the jobs."""
-    asked = jobs(*POLICIES, draws=True)
-    alone, together = one_after_another(), list(work_all(asked, processes))
-    assert [(result.place, result.policy) for result in together] == [(job.place, job.policy) for job in asked]
-    assert untimed(alone) == untimed(together)
-    assert all(result.cpu_s > 0 for result in together)
+    apart(several_processes_give_what_one_gives, processes)
 
 
 def test_curves_are_made_only_where_they_are_drawn() -> None:
@@ -54,11 +61,15 @@ def test_curves_are_made_only_where_they_are_drawn() -> None:
     assert [result.curves for result in work_all(jobs("random")[:1], 1)] == [None]
 
 
+def an_error_comes_back_as_it_was_told(processes: int) -> None:
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        list(work_all(jobs("random", "tests.sim.strangers:raises"), processes))
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_comes_back_as_it_was_told(processes: int) -> None:
     """From another process, too."""
-    with pytest.raises(ConfigError, match="ZeroDivisionError"):
-        list(work_all(jobs("random", "tests.sim.strangers:raises"), processes))
+    apart(an_error_comes_back_as_it_was_told, processes)
 
 
 def dies(setting: Setting) -> Policy:
@@ -67,7 +78,11 @@ def dies(setting: Setting) -> Policy:
     raise AssertionError
 
 
-def test_a_killed_process_is_told_of() -> None:
-    """Rather than waited for."""
+def a_killed_process_is_told_of() -> None:
     with pytest.raises(ProcessError, match="killed"):
         list(work_all(jobs("random", f"{__name__}:dies"), 2))
+
+
+def test_a_killed_process_is_told_of() -> None:
+    """Rather than waited for."""
+    apart(a_killed_process_is_told_of)
