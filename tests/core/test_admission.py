@@ -16,7 +16,8 @@ from extproc.core.admission.turns import Held, Turn
 from extproc.core.flight.work import Reservation
 from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.core.models.plan import ABSENT
-from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy
+from extproc.core.pricing.slo import Slo
 from extproc.core.reasons.rejection_text import said
 from extproc.core.reasons.retry_after import retry_after_s
 from extproc.core.router import Router
@@ -304,6 +305,30 @@ def test_batch_leaves_interactive_requests_their_bounds() -> None:
     assert isinstance(ask(made, "next", request_class=BATCH), Held)
 
 
+@pytest.mark.parametrize(("waited_s", "share"), [(0.0, 0.5), (15.0, 0.625), (30.0, 0.75), (60.0, 1.0), (90.0, 1.0)])
+def test_what_batch_leaves_to_others_comes_back_to_it_while_it_is_held(waited_s: float, share: float) -> None:
+    """All of it at the end of its 60 s; of the others, whose TTFT passes meanwhile, nothing changes."""
+    classes, rules = ClassPolicy(), Admission()
+    usual = bounds_for(request(), classes, rules, 0.0, waited_s)
+    batch = bounds_for(request(request_class=BATCH), classes, rules, 0.0, waited_s)
+    assert batch.tpot_s == pytest.approx(share * usual.tpot_s)
+    assert batch.ttft_s == pytest.approx(share * usual.ttft_s)
+    assert usual == replace(bounds_for(request(), classes, rules, 0.0, 0.0), waited_s=waited_s)
+    once = replace(rules, max_hold_s={**rules.max_hold_s, BATCH: 0.0})
+    assert bounds_for(request(request_class=BATCH), classes, once, 0.0, waited_s).tpot_s == usual.tpot_s / 2
+
+
+def test_batch_is_served_beside_others_that_never_leave_it_half_of_the_bounds() -> None:
+    """A steady batch whose steps take more than half of a token's time: 7.5 ms of 9."""
+    quick = replace(DEFAULT_CLASSES[RequestClass.INTERACTIVE], slo=Slo(ttft_s=2.0, tpot_s=0.009))
+    made = admitting(classes=ClassPolicy(classes={**DEFAULT_CLASSES, RequestClass.INTERACTIVE: quick}))
+    for each in range(20):
+        made.ledger.reserve("a@1", Reservation(f"p{each}", -1.0, 0.001, 0, 2000, 12_000, router="peer"), 0.0)
+    assert isinstance(ask(made, "now"), Choice)
+    assert isinstance(ask(made, "batch", request_class=BATCH), Held)
+    assert [gone(made.let_go(float(now), 0.0)) for now in range(60)].index(["batch"]) > 40
+
+
 def test_a_withdrawn_request_is_gone() -> None:
     """Its client is."""
     made = admitting()
@@ -446,7 +471,7 @@ def test_priority_narrows_bounds_and_so_does_a_share_that_is_exceeded() -> None:
     classes, rules = ClassPolicy(), Admission()
     usual = bounds_for(request(), classes, rules, 0.0, 0.0)
     lower = bounds_for(request(priority=2), classes, rules, 0.0, 0.0)
-    batch = bounds_for(request(request_class=BATCH), classes, rules, 0.0, 5.0)
+    batch = bounds_for(request(request_class=BATCH), classes, rules, 0.0, 0.0)
     assert lower.ttft_s < usual.ttft_s
     assert lower.tpot_s < usual.tpot_s
     assert (batch.waited_s, batch.own_prompt) == (0.0, False)

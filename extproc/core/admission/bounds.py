@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from extproc.core.pricing.classes import ClassPolicy, weights_for
+from extproc.core.pricing.classes import ClassPolicy, ClassWeights, weights_for
 from extproc.core.values.arrays import Flags, Floats, Numbers
 from extproc.core.values.decision import Reason, Rejection
 from extproc.core.values.request import Request
@@ -63,10 +63,10 @@ class Bounds:
 def bounds_for(
     request: Request, classes: ClassPolicy, rules: Admission, now: float, waited_s: float, share: float = 1.0
 ) -> Bounds:
-    """The bounds of a request that has waited so long. `share` below 1 narrows them, as a lower priority does."""
+    """The bounds of a request that has waited so long. `share` below 1 narrows them, as lower priority and batch do."""
     slos = [weights.slo for weights in classes.classes.values()]
     weights = weights_for(request, classes)
-    share *= weights.queue_share
+    share *= _share(weights, rules.max_hold_s[request.request_class], waited_s)
     tpot_s = min((slo.tpot_s for slo in slos if slo.tpot_s is not None), default=float("inf"))
     tpot_s *= rules.tpot_share * share
     left_s = None if request.deadline_s is None else request.deadline_s - now
@@ -75,6 +75,17 @@ def bounds_for(
         return Bounds(ttft_s * rules.ttft_share * share, tpot_s, waited_s, deadline_in_s=left_s)
     ttft_s = min((slo.ttft_s for slo in slos if slo.ttft_s is not None), default=float("inf"))
     return Bounds(ttft_s * rules.ttft_share * share, tpot_s, own_prompt=False, deadline_in_s=left_s)
+
+
+def _share(weights: ClassWeights, most_s: float, waited_s: float) -> float:
+    """Of the bounds, what a request of this class and priority may use, having been held for so long.
+
+    What batch leaves to the others comes back to it while it is held, all of it at the end: where they ask all the time
+    it would never be served. Who has a TTFT of its own is not held for long enough to matter.
+    """
+    if weights.slo.ttft_s is not None or not most_s:
+        return weights.queue_share
+    return weights.queue_share + (1.0 - weights.queue_share) * min(1.0, waited_s / most_s)
 
 
 @dataclass(frozen=True, slots=True)
