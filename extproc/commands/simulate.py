@@ -156,7 +156,10 @@ def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = Tru
         found = {OURS: standing(middle, knowing, OURS, refusing()), ADMITTING: standing(middle, knowing, ADMITTING)}
     stands = {who: stand for who, stand in found.items() if stand}
     if not stands and (args.standing or args.markdown):
-        raise ConfigError("there is nothing to hold extproc against: run a suite with it and at least one rival")
+        raise ConfigError(
+            "there is nothing to hold extproc against: run a suite with it and at least one rival, "
+            "that refuses nothing unless extproc_admission is there"
+        )
     if args.json:
         keys = {OURS: "standing", ADMITTING: "standing_admission"}
         told = {keys[who]: standing_json(stand) for who, stand in stands.items()}

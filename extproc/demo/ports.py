@@ -7,6 +7,7 @@ from collections import deque
 
 HOST = "127.0.0.1"
 
+_TRIES = 1000  # where the system has hardly more ports than were given, one is given twice rather than none
 _given: deque[int] = deque(maxlen=1000)
 
 
@@ -15,10 +16,11 @@ def free_port() -> int:
 
     The system may give one twice as long as nobody listens there: an Envoy's own port would then be its service's, too.
     """
-    while True:
+    for _ in range(_TRIES):
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             port = int(probe.getsockname()[1])
         if port not in _given:
-            _given.append(port)
-            return port
+            break
+    _given.append(port)
+    return port

@@ -314,6 +314,8 @@ def test_what_batch_leaves_to_others_comes_back_to_it_while_it_is_held(waited_s:
     assert batch.tpot_s == pytest.approx(share * usual.tpot_s)
     assert batch.ttft_s == pytest.approx(share * usual.ttft_s)
     assert usual == replace(bounds_for(request(), classes, rules, 0.0, 0.0), waited_s=waited_s)
+    soon = bounds_for(request(request_class=BATCH, deadline_s=100.0 + 30.0 - waited_s), classes, rules, 100.0, waited_s)
+    assert soon.tpot_s == pytest.approx(min(1.0, 0.5 + waited_s / 60.0) * usual.tpot_s), "its client waits for 30 s"
     once = replace(rules, max_hold_s={**rules.max_hold_s, BATCH: 0.0})
     assert bounds_for(request(request_class=BATCH), classes, once, 0.0, waited_s).tpot_s == usual.tpot_s / 2
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from extproc.sim.policies.policy import Policy, Setting
 from extproc.sim.report.slo import parse_slos
 from extproc.sim.setup import Setup
 
+ROOT = Path(__file__).parents[2]
 POLICIES = ("extproc", "random", "dynamo_kv", "oracle", "round_robin")
 
 
@@ -38,7 +40,8 @@ def untimed(results: list[Result]) -> list[Result]:
 def apart(check: Callable[..., None], *arguments: object) -> None:
     """Make a check in a process of its own: processes are forked, and where tests have started threads they break."""
     call = f"from {__name__} import {check.__name__}; {check.__name__}{arguments!r}"
-    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", call]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -124,7 +125,7 @@ def test_a_suite_tells_how_extproc_stands_and_a_file_of_it_tells_the_same(capsys
     assert page.count("## All policies\n") == 1
 
 
-def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out) -> None:
+def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out, tmp_path: Path) -> None:
     """Without it beside the others alone; each in a part of its own."""
     command = ("simulate", "--quick", "--jobs", "1", "--policy", "extproc,random,refusing", "--json")
     told = json.loads(simulated(capsys, *command))
@@ -136,6 +137,26 @@ def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out
         goods = [{name: row["goodput"] for name, row in cell["policies"].items()} for cell in told["cells"]]
         ratios = [good[ours] / max(good[name] for name in rivals) for good in goods]
         assert told[key]["bounds"][0]["median"] == pytest.approx(median(ratios), rel=1e-4)
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps(told))
+    text = simulated(capsys, "simulate", "--standing", str(path))
+    assert [part.split()[0] for part in text.split("\n\n") if "against the best rival" in part] == [
+        "extproc",
+        "extproc_admission",
+    ]
+    page = simulated(capsys, "simulate", "--standing", str(path), "--markdown")
+    assert re.findall("^## .*", page, re.MULTILINE) == [
+        "## How extproc stands",
+        "## How extproc_admission stands",
+        "## All policies",
+    ]
+    for cell in told["cells"]:
+        del cell["policies"]["extproc"]
+    path.write_text(json.dumps({"cells": told["cells"]}))
+    assert set(json.loads(simulated(capsys, "simulate", "--standing", str(path), "--json"))) == {
+        "cells",
+        "standing_admission",
+    }
 
 
 def test_one_workload_tells_no_standing(capsys: Out) -> None:

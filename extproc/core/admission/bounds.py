@@ -63,13 +63,14 @@ class Bounds:
 def bounds_for(
     request: Request, classes: ClassPolicy, rules: Admission, now: float, waited_s: float, share: float = 1.0
 ) -> Bounds:
-    """The bounds of a request that has waited so long. `share` below 1 narrows them, as lower priority and batch do."""
+    """The bounds of a request that has waited so long. `share` below 1 narrows them, as a lower priority does."""
     slos = [weights.slo for weights in classes.classes.values()]
     weights = weights_for(request, classes)
-    share *= _share(weights, rules.max_hold_s[request.request_class], waited_s)
+    left_s = None if request.deadline_s is None else request.deadline_s - now
+    most_s = rules.max_hold_s[request.request_class]
+    share *= _share(weights, most_s if left_s is None else min(most_s, waited_s + left_s), waited_s)
     tpot_s = min((slo.tpot_s for slo in slos if slo.tpot_s is not None), default=float("inf"))
     tpot_s *= rules.tpot_share * share
-    left_s = None if request.deadline_s is None else request.deadline_s - now
     ttft_s = weights.slo.ttft_s
     if ttft_s is not None:
         return Bounds(ttft_s * rules.ttft_share * share, tpot_s, waited_s, deadline_in_s=left_s)
@@ -78,12 +79,12 @@ def bounds_for(
 
 
 def _share(weights: ClassWeights, most_s: float, waited_s: float) -> float:
-    """Of the bounds, what a request of this class and priority may use, having been held for so long.
+    """Of the bounds, what a request of this class and priority may use that was held for so long, of `most_s` at most.
 
-    What batch leaves to the others comes back to it while it is held, all of it at the end: where they ask all the time
-    it would never be served. Who has a TTFT of its own is not held for long enough to matter.
+    What a class without a TTFT of its own (batch) leaves to the others comes back to it evenly while it is held: where
+    they ask all the time it would never be served. A class that has one is held for a share of that alone.
     """
-    if weights.slo.ttft_s is not None or not most_s:
+    if weights.slo.ttft_s is not None or most_s <= 0.0:
         return weights.queue_share
     return weights.queue_share + (1.0 - weights.queue_share) * min(1.0, waited_s / most_s)
 

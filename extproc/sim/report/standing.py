@@ -1,8 +1,8 @@
 """How ours stands in a suite: the bounds that it is held to, against the best rival of each cell and figure.
 
-A rival is every policy but ours and the oracle; where ours refuses nothing, none that does. Bounds are of a ratio (ours
-over theirs) or of a share that is lost, and are told by how many cells keep them, by the median and by the worst cell.
-All of it is worked out from the figures of the JSON, medians over seeds where there are several.
+A rival is every policy but ours, by whatever rules of admission, the oracle, and those that the caller names. Bounds
+are of a ratio (ours over theirs) or of a share that is lost, and are told by how many cells keep them, by the median
+and by the worst cell. All of it is worked out from the figures of the JSON, medians over seeds where there are several.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
 
 def standing_text(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
     """Tables for a terminal, on the policy `who`."""
-    parts = [f"{who} against the best rival of each of {_counted(cells)}{_told_refused(standing)}"]
+    parts = [f"{who} against the best rival of each of {_counted(cells, who)}{_told_refused(standing)}"]
     for table in _tables(standing):
         parts.append("\n".join([table.title, *aligned([table.heads, *(_padded(row) for row in table.rows)])]))
     return "\n\n".join(parts)
@@ -65,7 +65,8 @@ def standing_text(standing: Standing, cells: Sequence[Cell], who: str = OURS) ->
 
 def standing_markdown(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
     """The same as Markdown."""
-    parts = [f"## How {who} stands", f"Against the best rival of each of {_counted(cells)}{_told_refused(standing)}."]
+    judged = f"{_counted(cells, who)}{_told_refused(standing)}"
+    parts = [f"## How {who} stands", f"Against the best rival of each of {judged}."]
     for table in _tables(standing):
         lines = [table.heads, tuple("---" for _ in table.heads), *table.rows]
         parts += [f"### {table.title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
@@ -92,7 +93,9 @@ def _padded(row: Sequence[str]) -> tuple[str, ...]:
     return row[0], *(f"{text} " for text in row[1:])
 
 
-def _counted(cells: Sequence[Cell]) -> str:
+def _counted(cells: Sequence[Cell], who: str) -> str:
+    """How many they are in which it is, and of which seeds."""
+    cells = [cell for cell in cells if who in cell.policies]
     seeds = tuple(sorted({seed for cell in cells for seed in cell.seeds}))
     return f"{counted(len(cells), 'cell')}, {seeds_text(seeds)}"
 

@@ -44,7 +44,7 @@ class Cell:
 
 def is_ours(policy: str) -> bool:
     """Whether it is our router, by whatever rules of admission."""
-    return policy == OURS or policy.startswith(f"{OURS}_")
+    return policy == OURS or (policy.startswith(f"{OURS}_") and ":" not in policy)  # those with one are from outside
 
 
 def rows(by_policy: Mapping[str, Figures]) -> dict[str, Row]:

@@ -170,6 +170,13 @@ def test_ours_with_admission_stands_for_itself(
     )
 
 
+def test_a_policy_from_outside_is_a_rival_however_it_is_called() -> None:
+    """Its package may begin as ours do."""
+    found = standing([cell({"extproc": (0.5, 9.0, 3.0, 0.0), "extproc_mine.rules:make": (0.4, 9.0, 3.0, 0.0)})], KNOW)
+    assert found
+    assert found.bounds[0].median == pytest.approx(1.25)
+
+
 def test_without_ours_or_without_rivals_there_is_nothing_to_tell() -> None:
     """The oracle alone is no rival."""
     assert standing([], KNOW) is None
