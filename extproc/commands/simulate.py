@@ -19,6 +19,7 @@ from extproc.errors import ConfigError
 if TYPE_CHECKING:
     from extproc.sim.jobs import Job, Result
     from extproc.sim.report.slo import Slos
+    from extproc.sim.report.standing import Standing
     from extproc.sim.report.suite_json import Cell
     from extproc.sim.setup import Setup
 
@@ -138,9 +139,7 @@ def _cells_of(path: Path) -> list[Cell]:
 
 def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = True) -> None:
     """Print what came out; how ours stands only of a suite, which was made to tell."""
-    from extproc.sim.policies.catalog import CATALOG, refusing
     from extproc.sim.report.seeds import over_seeds
-    from extproc.sim.report.standing import standing
     from extproc.sim.report.standing_shown import (
         policies_markdown,
         standing_json,
@@ -150,11 +149,7 @@ def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = Tru
     from extproc.sim.report.suite_json import ADMITTING, OURS, suite_json
 
     middle = over_seeds(cells)
-    found = {}
-    if args.standing or args.suite or args.quick:
-        knowing = [name for name, entry in CATALOG.items() if entry.knows_hardware]
-        found = {OURS: standing(middle, knowing, OURS, refusing()), ADMITTING: standing(middle, knowing, ADMITTING)}
-    stands = {who: stand for who, stand in found.items() if stand}
+    stands = _standings(middle) if args.standing or args.suite or args.quick else {}
     if not stands and (args.standing or args.markdown):
         raise ConfigError(
             "there is nothing to hold extproc against: run a suite with it and at least one rival, "
@@ -170,6 +165,17 @@ def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = Tru
     else:
         parts = [_tables(middle)] if tables else []
         print("\n\n".join([*parts, *(standing_text(stand, middle, who) for who, stand in stands.items())]))
+
+
+def _standings(cells: Sequence[Cell]) -> dict[str, Standing]:
+    """Of ours without admission beside those that refuse nothing, with it beside all; none where there is no rival."""
+    from extproc.sim.policies.catalog import CATALOG, refusing
+    from extproc.sim.report.standing import standing
+    from extproc.sim.report.suite_json import ADMITTING, OURS
+
+    knowing = [name for name, entry in CATALOG.items() if entry.knows_hardware]
+    found = {OURS: standing(cells, knowing, OURS, refusing()), ADMITTING: standing(cells, knowing, ADMITTING)}
+    return {who: stand for who, stand in found.items() if stand}
 
 
 def _tables(cells: Sequence[Cell]) -> str:

@@ -13,7 +13,7 @@ from extproc.sim.report.heat import SHADES, heat_table
 from extproc.sim.report.plots import Style, goodput_plot, loads_plot, styles, ttft_plot
 from extproc.sim.report.ranking import HIGHER_IS_BETTER, best, groups, medians, policies, values, wins
 from extproc.sim.report.slo import DEFAULT_SLOS, Slos
-from extproc.sim.report.suite_json import ORACLE, OURS, ROUND_ROBIN, Cell, is_ours
+from extproc.sim.report.suite_json import ORACLE, OURS, ROUND_ROBIN, Cell, is_rival
 from extproc.sim.report.table import cell_title, counted
 
 _STRIPS = 4  # policies whose loads are drawn
@@ -68,7 +68,7 @@ def _head(report: Report, order: Sequence[str]) -> str:
 
 def _summary(cells: Sequence[Cell], order: Sequence[str]) -> str:
     """What came out, in a sentence or two."""
-    rivals = sum(policy != ORACLE and not is_ours(policy) for policy in order)
+    rivals = sum(map(is_rival, order))
     where = f"on {counted(len(cells), 'set')} of conditions."
     if OURS not in order or not rivals:
         return f"{counted(len(order), 'routing rule')} {where}"
@@ -80,10 +80,9 @@ def _compared(cell: Cell) -> str:
     told = []
     for column, name in ((GOODPUT, "Goodput"), (TTFT_MEAN, "Mean TTFT")):
         found = values(cell, column.figure)
-        ours = found.get(OURS)
-        found = {policy: value for policy, value in found.items() if policy != ORACLE and not is_ours(policy)}
-        if ours is not None and found:
-            rival = (max if column.figure in HIGHER_IS_BETTER else min)(found, key=found.__getitem__)
+        ours, rivals = found.get(OURS), [policy for policy in found if is_rival(policy)]
+        if ours is not None and rivals:
+            rival = (max if column.figure in HIGHER_IS_BETTER else min)(rivals, key=found.__getitem__)
             told.append(f"{name}: {column.write(ours)}, the best other {column.write(found[rival])} ({rival}).")
     return " ".join(told)
 

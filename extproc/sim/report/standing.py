@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from extproc.sim.report.ranking import HIGHER_IS_BETTER, Group, groups, values
-from extproc.sim.report.suite_json import ORACLE, OURS, Cell, is_ours
+from extproc.sim.report.suite_json import ORACLE, OURS, Cell, is_ours, is_rival
 
 GOODPUT, E2E, TTFT_P99 = "goodput", "e2e_mean_s", "ttft_p99_s"
 FIGURES = (GOODPUT, E2E, TTFT_P99)
@@ -200,7 +200,7 @@ def _miss(cell: Cell, figure: str) -> Miss:
 
 
 def _rivals(cell: Cell) -> list[str]:
-    return [policy for policy in cell.policies if policy not in (OURS, ORACLE)]
+    return [policy for policy in cell.policies if is_rival(policy)]
 
 
 def _best(cell: Cell, figure: str, policies: Collection[str]) -> tuple[str, float] | None:

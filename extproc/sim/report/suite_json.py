@@ -47,6 +47,11 @@ def is_ours(policy: str) -> bool:
     return policy == OURS or (policy.startswith(f"{OURS}_") and ":" not in policy)  # those with one are from outside
 
 
+def is_rival(policy: str) -> bool:
+    """Whether ours is to be compared with it."""
+    return policy != ORACLE and not is_ours(policy)
+
+
 def rows(by_policy: Mapping[str, Figures]) -> dict[str, Row]:
     """The policies of a cell, ours first and the oracle last."""
     return {name: as_json(by_policy[name]) for name in in_order(by_policy)}
