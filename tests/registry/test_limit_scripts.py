@@ -14,7 +14,9 @@ from tests.redis_server import RedisServer
 BASE = "extproc:{default}"
 LAST_BATCH = f"{BASE}:limit:batch:r1"
 CHARGE, SETTLE = Script("limits.lua"), Script("settle.lua")
-CAPACITIES_US = {"small": 700.0, "large": 40_000.0}
+CAPACITIES_US = {"small": 700.0, "large": 40_000.0, "hour": 3600e6}
+# An hour's bucket is soon full and stays so: what is refused does not hang on how long a call takes.
+SCALES_US = {"small": 700.0, "large": 700.0, "hour": 3600e6}
 
 
 class Course:
@@ -29,7 +31,7 @@ class Course:
 
     async def charge(self) -> None:
         names = self.chance.sample(sorted(CAPACITIES_US), self.chance.choice((1, 2)))
-        costs = [self.chance.choice((0.1, 1.0, 3.3)) * CAPACITIES_US["small"] * self.chance.random() for _ in names]
+        costs = [self.chance.choice((0.1, 1.0, 3.3)) * SCALES_US[name] * self.chance.random() for name in names]
         arguments: list[str | float] = ["r1", 3000]
         for name, cost_us in zip(names, costs, strict=True):
             arguments += [repr(cost_us), repr(CAPACITIES_US[name])]
