@@ -179,7 +179,7 @@ def _loads(traces: Mapping[str, Path]) -> Iterator[_Load]:
         name = "mooncake-conversation in halves"
         yield _Load(Kind.HALVES, name, text, H100_HALVES, 10, 4, {}, _NO_PERIOD_S, starts_s=(60.0,))
     steady = "diurnal?requests=10000&requests_s=0.694444&days=2&peak_to_trough=1"
-    yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, starts_s=(180.0,))
+    yield _Load(Kind.STEADY, "steady", steady, (L40S,), 16, 4, _ON_L40S, _NO_PERIOD_S, starts_s=(180.0,))
     nights = "diurnal?requests=6000&requests_s=0.277778&days=3&night=0.5"
     of_zero = {"keda_requests": _ON_L40S["keda_requests"]}
     yield _Load(Kind.NIGHTS, "nights", nights, (L40S,), 16, 0, of_zero, least=0, starts_s=(60.0, 180.0))

@@ -74,8 +74,9 @@ class Behaviour(msgspec.Struct, kw_only=True):
         been seen again what comes. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
-        usual = max(later, min(self._most(at_s - wait_s), self._most(at_s - dwell_s) + PATIENT))
-        if self.unseen_at_s is not None and at_s - self.unseen_at_s < dwell_s:
+        of_dwell = self._most(at_s - dwell_s)
+        usual = max(later, min(self._most(at_s - wait_s), of_dwell + PATIENT))
+        if of_dwell == math.inf or (self.unseen_at_s is not None and at_s - self.unseen_at_s < dwell_s):
             return usual
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 

@@ -41,8 +41,9 @@ def test_without_a_dwell_the_need_of_now_is_all_that_is_kept() -> None:
 
 
 def test_nothing_leaves_before_a_dwell_was_seen() -> None:
-    """What was needed before the first look is not known."""
+    """What was needed before the first look is not known, and how sure a forecast is neither."""
     assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, math.inf) == math.inf
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, 0.0) == math.inf
     assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, 0.0, math.inf) == 2.0
 
 
