@@ -19,7 +19,6 @@ from extproc.errors import ConfigError
 if TYPE_CHECKING:
     from extproc.sim.jobs import Job, Result
     from extproc.sim.report.slo import Slos
-    from extproc.sim.report.standing import Standing
     from extproc.sim.report.suite_json import Cell
     from extproc.sim.setup import Setup
 
@@ -146,36 +145,25 @@ def _show(args: argparse.Namespace, cells: Sequence[Cell], *, tables: bool = Tru
         standing_markdown,
         standing_text,
     )
-    from extproc.sim.report.suite_json import ADMITTING, OURS, suite_json
+    from extproc.sim.report.suite_json import suite_json
+    from extproc.sim.standings import standings
 
     middle = over_seeds(cells)
-    stands = _standings(middle) if args.standing or args.suite or args.quick else {}
+    stands = standings(middle) if args.standing or args.suite or args.quick else []
     if not stands and (args.standing or args.markdown):
         raise ConfigError(
             "there is nothing to hold extproc against: run a suite with it and at least one rival, "
             "that refuses nothing unless extproc_admission is there"
         )
     if args.json:
-        keys = {OURS: "standing", ADMITTING: "standing_admission"}
-        told = {keys[who]: standing_json(stand) for who, stand in stands.items()}
+        told = {each.key: standing_json(each.found) for each in stands}
         print(json.dumps(suite_json(cells, middle) | told))
     elif args.markdown:
-        pages = [standing_markdown(stand, middle, who) for who, stand in stands.items()]
+        pages = [standing_markdown(each.found, middle, each.who, each.rival) for each in stands]
         print("\n\n".join([*pages, policies_markdown(middle)]))
     else:
         parts = [_tables(middle)] if tables else []
-        print("\n\n".join([*parts, *(standing_text(stand, middle, who) for who, stand in stands.items())]))
-
-
-def _standings(cells: Sequence[Cell]) -> dict[str, Standing]:
-    """Of ours without admission beside those that refuse nothing, with it beside all; none where there is no rival."""
-    from extproc.sim.policies.catalog import CATALOG, refusing
-    from extproc.sim.report.standing import standing
-    from extproc.sim.report.suite_json import ADMITTING, OURS
-
-    knowing = [name for name, entry in CATALOG.items() if entry.knows_hardware]
-    found = {OURS: standing(cells, knowing, OURS, refusing()), ADMITTING: standing(cells, knowing, ADMITTING)}
-    return {who: stand for who, stand in found.items() if stand}
+        print("\n\n".join([*parts, *(standing_text(each.found, middle, each.who, each.rival) for each in stands)]))
 
 
 def _tables(cells: Sequence[Cell]) -> str:

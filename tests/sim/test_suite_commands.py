@@ -133,6 +133,7 @@ def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out
     for key, ours, rivals in (
         ("standing", "extproc", ["random"]),
         ("standing_admission", "extproc_admission", ["random", *refusing()[1:]]),
+        ("standing_admission_unrefusing", "extproc_admission", ["random"]),
     ):
         goods = [{name: row["goodput"] for name, row in cell["policies"].items()} for cell in told["cells"]]
         ratios = [good[ours] / max(good[name] for name in rivals) for good in goods]
@@ -140,14 +141,16 @@ def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out
     path = tmp_path / "suite.json"
     path.write_text(json.dumps(told))
     text = simulated(capsys, "simulate", "--standing", str(path))
-    assert [part.split()[0] for part in text.split("\n\n") if "against the best rival" in part] == [
-        "extproc",
-        "extproc_admission",
+    assert [part.split(" of each of ")[0] for part in text.split("\n\n") if "against the best rival" in part] == [
+        "extproc against the best rival that refuses nothing",
+        "extproc_admission against the best rival",
+        "extproc_admission against the best rival that refuses nothing",
     ]
     page = simulated(capsys, "simulate", "--standing", str(path), "--markdown")
     assert re.findall("^## .*", page, re.MULTILINE) == [
-        "## How extproc stands",
+        "## How extproc stands beside each rival that refuses nothing",
         "## How extproc_admission stands",
+        "## How extproc_admission stands beside each rival that refuses nothing",
         "## All policies",
     ]
     for cell in told["cells"]:
@@ -156,6 +159,7 @@ def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out
     assert set(json.loads(simulated(capsys, "simulate", "--standing", str(path), "--json"))) == {
         "cells",
         "standing_admission",
+        "standing_admission_unrefusing",
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from extproc.sim.report.ranking import HIGHER_IS_BETTER, Group, groups, values
 from extproc.sim.report.suite_json import ORACLE, OURS, Cell, is_ours, is_rival
@@ -51,15 +52,30 @@ class Miss:
     ratio: float | None  # ours over the best; None if ours has no such figure
 
 
+class Refused(NamedTuple):
+    """Share of its requests that ours refused: the median cell's, and the most."""
+
+    median: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What every cell is held to, over a part of them."""
+
+    bounds: tuple[Bound, ...]
+    refused: Refused
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """All bounds over all cells, those of every cell by fleet and load and by workload, and the cells that miss."""
 
     bounds: tuple[Bound, ...]
-    by_group: Mapping[Group, tuple[Bound, ...]]
-    by_trace: Mapping[str, tuple[Bound, ...]]
+    by_group: Mapping[Group, Part]
+    by_trace: Mapping[str, Part]
     misses: tuple[Miss, ...]  # by figure, the worst first
-    refused: tuple[float, float]  # share of its requests that ours refused: the median cell's, and the most
+    refused: Refused
 
 
 def standing(
@@ -93,9 +109,9 @@ def _alone(cell: Cell, ours: str, apart: Collection[str]) -> Cell:
     return replace(cell, policies={OURS: cell.policies[ours], **rivals})
 
 
-def _refused(cells: Sequence[Cell]) -> tuple[float, float]:
+def _refused(cells: Sequence[Cell]) -> Refused:
     shares = [(cell.value(OURS, "refused") or 0.0) / (cell.value(OURS, "requests") or 1.0) for cell in cells]
-    return median(shares), max(shares)
+    return Refused(median(shares), max(shares))
 
 
 def _every_cell(cells: Sequence[Cell]) -> tuple[Bound, ...]:
@@ -125,11 +141,12 @@ def _every_cell(cells: Sequence[Cell]) -> tuple[Bound, ...]:
     )
 
 
-def _part(cells: Sequence[Cell], know_hardware: Collection[str]) -> tuple[Bound, ...]:
+def _part(cells: Sequence[Cell], know_hardware: Collection[str]) -> Part:
     """The same over a part of the cells, and what knowing hardware brings in it."""
     unaware = _to_unaware(cells, know_hardware)
     what = f"goodput / {_UNAWARE}"
-    return *_every_cell(cells), _bound("unaware_goodput", what, 1 - NO_WORSE, True, unaware)
+    bounds = *_every_cell(cells), _bound("unaware_goodput", what, 1 - NO_WORSE, True, unaware)
+    return Part(bounds=bounds, refused=_refused(cells))
 
 
 def _mixed(cells: Sequence[Cell], know_hardware: Collection[str]) -> tuple[Bound, ...]:

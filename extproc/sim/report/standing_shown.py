@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from extproc.sim.report.columns import E2E_MEAN, GOODPUT, TTFT_P99
-from extproc.sim.report.standing import FIGURES, NO_WORSE, Bound, Miss, Standing
+from extproc.sim.report.standing import FIGURES, NO_WORSE, Bound, Miss, Part, Refused, Standing
 from extproc.sim.report.suite_json import OURS, Cell
 from extproc.sim.report.table import aligned, counted, seeds_text, suite_table
 
 _SHARES = frozenset({"stale", "replicas"})  # bounds that are parts of a whole; the others are ratios or an index
 _COLUMNS = {column.figure: column for column in (GOODPUT, E2E_MEAN, TTFT_P99)}
 _NAMES = {GOODPUT.figure: "goodput", E2E_MEAN.figure: "mean E2E", TTFT_P99.figure: "p99 TTFT"}
+RIVAL, UNREFUSING_RIVAL = "rival", "rival that refuses nothing"
 _PART_HEADS = (*_NAMES.values(), "all three", "E2E / oracle", "goodput / unaware")
 
 
@@ -33,13 +34,11 @@ def standing_json(standing: Standing) -> dict[str, Any]:
             {
                 "fleet": group.fleet,
                 "load": group.load if group.load >= 0 else None,
-                "bounds": list(map(_bound_json, part)),
+                **_part_json(part),
             }
             for group, part in standing.by_group.items()
         ],
-        "by_trace": [
-            {"trace": trace, "bounds": list(map(_bound_json, part))} for trace, part in standing.by_trace.items()
-        ],
+        "by_trace": [{"trace": trace, **_part_json(part)} for trace, part in standing.by_trace.items()],
         "misses": [
             {
                 **dict(zip(("trace", "fleet", "load", "state_delay_s", "replicas"), miss.cell.conditions, strict=True)),
@@ -51,22 +50,23 @@ def standing_json(standing: Standing) -> dict[str, Any]:
             }
             for miss in standing.misses
         ],
-        "refused": dict(zip(("median", "most"), map(_finite, standing.refused), strict=True)),
+        "refused": _refused_json(standing.refused),
     }
 
 
-def standing_text(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
-    """Tables for a terminal, on the policy `who`."""
-    parts = [f"{who} against the best rival of each of {_counted(cells, who)}{_told_refused(standing)}"]
+def standing_text(standing: Standing, cells: Sequence[Cell], who: str = OURS, rival: str = RIVAL) -> str:
+    """Tables for a terminal, on the policy `who`; `rival` says which rivals it was held against."""
+    parts = [f"{who} against the best {rival} of each of {_counted(cells, who)}{_told_refused(standing)}"]
     for table in _tables(standing):
         parts.append("\n".join([table.title, *aligned([table.heads, *(_padded(row) for row in table.rows)])]))
     return "\n\n".join(parts)
 
 
-def standing_markdown(standing: Standing, cells: Sequence[Cell], who: str = OURS) -> str:
+def standing_markdown(standing: Standing, cells: Sequence[Cell], who: str = OURS, rival: str = RIVAL) -> str:
     """The same as Markdown."""
     judged = f"{_counted(cells, who)}{_told_refused(standing)}"
-    parts = [f"## How {who} stands", f"Against the best rival of each of {judged}."]
+    heading = f"## How {who} stands" + ("" if rival == RIVAL else f" beside each {rival}")
+    parts = [heading, f"Against the best {rival} of each of {judged}."]
     for table in _tables(standing):
         lines = [table.heads, tuple("---" for _ in table.heads), *table.rows]
         parts += [f"### {table.title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
@@ -123,10 +123,19 @@ def _number(bound: Bound, value: float | None) -> str:
     return f"{value:.1%}" if bound.name in _SHARES else f"{value:.2f}"
 
 
-def _parts_table(title: str, parts: Mapping[str, Sequence[Bound]]) -> _Table:
-    """Medians of the ratios, and how many cells keep them."""
-    rows = tuple((name, *map(_part_text, bounds)) for name, bounds in parts.items())
-    return _Table(f"{title}: medians, and cells that keep the bound", ("", *_PART_HEADS), rows)
+def _parts_table(title: str, parts: Mapping[str, Part]) -> _Table:
+    """Medians of the ratios, and how many cells keep them; of what was refused the median, and the most of a cell."""
+    refuses = any(part.refused.most for part in parts.values())
+    heads = ("", *_PART_HEADS, *(["refused"] if refuses else []))
+    rows = tuple(
+        (name, *map(_part_text, part.bounds), *([_refused_text(part.refused)] if refuses else []))
+        for name, part in parts.items()
+    )
+    return _Table(f"{title}: medians, and cells that keep the bound", heads, rows)
+
+
+def _refused_text(refused: Refused) -> str:
+    return f"{refused.median:.1%}, {refused.most:.1%}"
 
 
 def _part_text(bound: Bound) -> str:
@@ -153,6 +162,14 @@ def _misses_table(figure: str, misses: Sequence[Miss]) -> _Table:
     )
     title = f"{_NAMES[figure]}: more than {NO_WORSE:.0%} worse than the best rival in {counted(len(misses), 'cell')}"
     return _Table(title, heads, rows)
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    return {"bounds": list(map(_bound_json, part.bounds)), "refused": _refused_json(part.refused)}
+
+
+def _refused_json(refused: Refused) -> dict[str, float | None]:
+    return {"median": _finite(refused.median), "most": _finite(refused.most)}
 
 
 def _bound_json(bound: Bound) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -170,6 +171,26 @@ def test_ours_with_admission_stands_for_itself(
     )
 
 
+def test_each_part_tells_what_was_refused_in_it() -> None:
+    """Where nothing was, no column says so."""
+    cells = [refusing(2), refusing(16, trace="code"), refusing(4, load=0.6)]
+    found = standing(cells, KNOW, "extproc_admission")
+    assert found
+    parts = {str(name): part.refused for name, part in (*found.by_group.items(), *found.by_trace.items())}
+    assert parts == {
+        "fleet mixed, load 60%": (0.02, 0.02),
+        "fleet mixed, load 85%": (0.045, 0.08),
+        "chat": (0.015, 0.02),
+        "code": (0.08, 0.08),
+    }
+    page = standing_markdown(found, cells, "extproc_admission")
+    assert "| goodput / unaware | refused |" in page
+    assert re.search(r"^\| chat \|.*\| 1\.5%, 2\.0% \|$", page, re.MULTILINE)
+    whole = standing(cells, KNOW)
+    assert whole
+    assert "refused" not in standing_markdown(whole, cells)
+
+
 def test_a_policy_from_outside_is_a_rival_however_it_is_called() -> None:
     """Its package may begin as ours do."""
     found = standing([cell({"extproc": (0.5, 9.0, 3.0, 0.0), "extproc_mine.rules:make": (0.4, 9.0, 3.0, 0.0)})], KNOW)
@@ -193,7 +214,7 @@ def test_the_json_has_bounds_parts_and_misses() -> None:
     assert [(part["fleet"], part["load"], part["bounds"][0]["kept"]) for part in told["by_group"]] == [
         ("mixed", 0.85, 2)
     ]
-    assert [part["trace"] for part in told["by_trace"]] == ["chat"]
+    assert [(part["trace"], part["refused"]) for part in told["by_trace"]] == [("chat", {"median": 0.0, "most": 0.0})]
     assert told["misses"][0] == {
         "trace": "chat", "fleet": "mixed", "load": 0.85, "state_delay_s": 2.0, "replicas": 1,
         "figure": "goodput", "ours": 0.765, "best": 0.9, "rival": "preble", "ratio": 0.85,
