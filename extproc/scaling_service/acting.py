@@ -67,19 +67,16 @@ def launched(pool: PoolRules, journal: Journal) -> tuple[Instance, ...]:
 
 
 def kept(recommendation: Recommendation, why: str) -> Recommendation:
-    """The same, with nothing taken away: what it would rest on is not known."""
+    """The same, with nothing taken away: what it would rest on is not known. The first words say so.
+
+    Where more is called for than is there, by the operator's rules or by what waits, that reason stands before them.
+    """
     here = recommendation.ready + recommendation.coming
-    if recommendation.desired >= here:
-        return replace(recommendation, drain=(), stop=())
-    driver = Driver(Signal.DWELL, here, why)
-    return replace(
-        recommendation,
-        desired=here,
-        drivers=(driver, *recommendation.drivers),
-        without=recommendation.desired,
-        drain=(),
-        stop=(),
-    )
+    driver, drivers = Driver(Signal.DWELL, here, why), recommendation.drivers
+    bare = replace(recommendation, forecast=None, drain=(), stop=())
+    if recommendation.desired > here:
+        return replace(bare, drivers=(*drivers[:1], driver, *drivers[1:]))
+    return replace(bare, desired=here, drivers=(driver, *drivers), without=recommendation.desired)
 
 
 def machines(most: int) -> int:

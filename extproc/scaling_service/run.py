@@ -9,9 +9,10 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.http_client import HttpClient
@@ -144,9 +145,9 @@ async def run_autoscale(settings: AutoscaleSettings, news: Reload[AutoscaleSetti
 async def look_once(settings: AutoscaleSettings) -> Word:
     """Two looks a tick or more apart, of which the second is returned: rates are seen between them.
 
-    Raises RegistryError.
+    What these few seconds call for is told, where the service waits whether it lasts. Raises RegistryError.
     """
-    async with _made(settings) as made:
+    async with _made(settings, partial(Scaler, glance=True)) as made:
         made.fleet.resync(await made.registry.state(), time.monotonic())
         await made.loop.recall()
         await made.loop.look()
@@ -165,7 +166,13 @@ async def _turning(loop: Loop, synced: asyncio.Event) -> None:
 class _Made:
     """What was put together."""
 
-    def __init__(self, settings: AutoscaleSettings, registry: Registry, webhook: ScalingWebhook | None) -> None:
+    def __init__(
+        self,
+        settings: AutoscaleSettings,
+        registry: Registry,
+        webhook: ScalingWebhook | None,
+        new_scaler: Callable[[ScalingRules, ClassPolicy], Scaler],
+    ) -> None:
         self.registry, self.fleet, self.webhook = registry, Fleet(), webhook
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         about = told(settings.pages, 0 if isinstance(settings.pages, UnixSocket) else settings.pages[1])
@@ -186,7 +193,7 @@ class _Made:
             rules=settings.rules,
             classes=settings.classes,
             sights=Sights(settings.rules, registry, self.fleet, settings.speed_priors),
-            new_scaler=Scaler,
+            new_scaler=new_scaler,
             fleet=self.fleet,
             memory=ScalingMemory(link, base),
             leader=self.leader,
@@ -214,7 +221,9 @@ class _Made:
 
 
 @asynccontextmanager
-async def _made(settings: AutoscaleSettings) -> AsyncIterator[_Made]:
+async def _made(
+    settings: AutoscaleSettings, new_scaler: Callable[[ScalingRules, ClassPolicy], Scaler] = Scaler
+) -> AsyncIterator[_Made]:
     async with AsyncExitStack() as stack:
         webhook = None
         if settings.webhook is not None and settings.acts:
@@ -224,4 +233,4 @@ async def _made(settings: AutoscaleSettings) -> AsyncIterator[_Made]:
         registry = await stack.enter_async_context(
             Registry(settings.redis, settings.fleet, Gate(settings.destinations))
         )
-        yield _Made(settings, registry, webhook)
+        yield _Made(settings, registry, webhook, new_scaler)

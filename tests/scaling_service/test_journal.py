@@ -247,6 +247,9 @@ def test_one_whose_stop_is_under_way_is_not_brought_back() -> None:
     assert done(made(desired=1, resume=("a",)), asked, here) == ["start new-0"]
 
 
+NOTHING = Forecast(now=0.0, horizon_s=180.0, expected=0.0, planned=0.0)
+
+
 def test_what_has_come_to_nothing_is_taken_out_again() -> None:
     """So that it can be asked for anew."""
     journal = Journal(launches=(a_launch("a"), a_launch("b")), stops=(Stop(id="x", at_s=T_S),))
@@ -260,7 +263,10 @@ def test_where_the_load_is_not_known_nothing_is_taken_away_and_what_is_missing_i
     held = kept(made(desired=1, ready=3, coming=1, drain=("a",), stop=("b",), drivers=drivers), "nobody tells")
     assert (held.desired, held.without, held.drain, held.stop) == (4, 1, (), ())
     assert held.drivers[0] == Driver(Signal.DWELL, 4, "nobody tells")
-    assert kept(made(desired=4, ready=3, drivers=drivers), "nobody tells").desired == 4
+    enough = kept(made(desired=3, ready=3, drivers=drivers, forecast=NOTHING), "nobody tells")
+    assert (enough.desired, enough.drivers[0].why, enough.forecast) == (3, "nobody tells", None)
+    more = kept(made(desired=4, ready=3, drivers=drivers), "nobody tells")
+    assert (more.desired, [driver.why for driver in more.drivers]) == (4, ["load 0", "nobody tells"])
 
 
 def test_word_and_memory_survive_redis_and_those_of_another_version_are_nothing() -> None:

@@ -31,19 +31,26 @@ def explained(place: int, plan: Plan, offers: Sequence[Offer], context: Context)
 
 
 def _said(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
-    """What each signal would have of a pool, the operator's least and spare apart; the most first."""
+    """What each signal would have of a pool, the operator's least apart; the most first.
+
+    What may fail stands beside whatever is called for, so it is in the numbers of all others, and decides nothing.
+    """
     enough = carries(plan.counts, plan.need, offers)
-    bare = [replace(each, least=0, spare=0, most=each.most if enough else _FREE * max(1, each.most)) for each in offers]
-    spared = [replace(each, spare=given.spare) for each, given in zip(bare, offers, strict=True)]
+    spared = [replace(each, least=0, most=each.most if enough else _FREE * max(1, each.most)) for each in offers]
+    bare = [replace(each, spare=0) for each in spared]
 
     def count(need: float, by: Sequence[Offer]) -> int:
         counted = choose(need, by, plan.counts)[place]
         return min(counted, plan.counts[place]) if enough else counted
 
-    said = [Driver(call.signal, count(call.need, bare), call.why + _new(call, plan)) for call in plan.made]
+    said = [
+        Driver(call.signal, count(call.need, spared if call.need > 0.0 else bare), call.why + _new(call, plan))
+        for call in plan.made
+    ]
     spare = max(each.spare for each in offers)
     if spare and plan.need > 0.0:
-        said.append(Driver(Signal.SPARE, count(plan.need, spared), f"{spare} may fail without a loss"))
+        beside = max(0, count(plan.need, spared) - count(plan.need, bare))
+        said.append(Driver(Signal.SPARE, beside, f"{spare} may fail without a loss, whatever else calls for instances"))
     if least := offers[place].least:
         said.append(Driver(Signal.LEAST, least, f"at least {least} by the operator's rules"))
     return sorted(said, key=lambda each: -each.instances)

@@ -70,6 +70,11 @@ class Forecaster:
         self._wide: dict[float, Loads] = {}  # by quantile; likewise
         self._ahead: dict[tuple[float, float], tuple[Loads, Loads]] = {}  # by time and horizon; since the last look
 
+    @property
+    def knows(self) -> bool:
+        """Whether any load was seen."""
+        return isfinite(self._at_s)
+
     def add(self, at_s: float, load: float, covers_s: float) -> None:
         """The mean load of the last `covers_s` seconds before `at_s`.
 
@@ -96,7 +101,7 @@ class Forecaster:
         bursts that nothing announces are planned for in part only (`errors.Errors.quantile`).
         Before anything was seen all is 0.
         """
-        if not isfinite(self._at_s):
+        if not self.knows:
             return Forecast(now=0.0, horizon_s=horizon_s, expected=0.0, planned=0.0)
         step_s = self._history.grid.step_s
         horizons_s, rows = _until(horizon_s, step_s)

@@ -93,15 +93,16 @@ def plan(
     later: float,
     surely: float,
     blind: bool = False,
+    glance: bool = False,
 ) -> Plan:
     """The counts to have, from those of the last look: up at once, down by steps (`core.scaling.behaviour`).
 
     `later` and `surely` as in `Behaviour.keep`, in instances of the group's first pool. `blind`: no request could be
-    counted.
+    counted. `glance`: what this look needs counts, however short a time it has been needed.
     """
     made = calls(context)
     need = max((call.need for call in made), default=0.0)
-    if any(targets) and not context.asked:
+    if any(targets) and not context.asked and not glance:
         need = behaviour.lasting(at_s, need, dwell_s)
     if blind:
         behaviour.unseen(at_s)

@@ -42,6 +42,21 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a recommendation rests on, of all that its group serves: the models, over its pools. None: not known."""
+
+    requests_s: float | None = None  # those that routers have shed included
+    prompt_tokens_s: float | None = None
+    uncached_tokens_s: float | None = None  # of these
+    output_tokens_s: float | None = None
+    waiting: int = 0  # requests, in engines and routers
+    kv_usage: float | None = None  # mean over the Ready ones
+    judged: float | None = None  # answers of late that were held against an SLO
+    bad_share: float | None = None  # of these, late or slow
+    cold_start_s: float  # that is planned for, the longest of the group's pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """How many instances a pool should have. `desired` counts those that are Ready and those that start."""
 
@@ -54,7 +69,8 @@ class Recommendation:
     drivers: tuple[Driver, ...]  # of all signals, the one that decided first
     without: int  # what would be desired if that one had said nothing
     broken: int = 0  # Unhealthy, or on their way for far too long: nobody counts on them
-    forecast: Forecast | None = None
+    forecast: Forecast | None = None  # None: it is not known what comes
+    measured: Measured | None = None
     drain: tuple[str, ...] = ()  # ids of instances that should take nothing new from now on
     resume: tuple[str, ...] = ()  # that are draining and are needed again: sooner there than any start
     stop: tuple[str, ...] = ()  # that have finished what they had, or had their time for it

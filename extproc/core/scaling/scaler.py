@@ -23,7 +23,7 @@ from extproc.core.scaling.history import grid
 from extproc.core.scaling.leaving import orders
 from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.pools import Group, groups, names, placed
-from extproc.core.scaling.recommendation import Forecast, Recommendation
+from extproc.core.scaling.recommendation import Forecast, Measured, Recommendation
 from extproc.core.scaling.rules import ScalingRules
 from extproc.core.scaling.seen import STUCK_COLD_STARTS, Seen, note, see
 from extproc.core.scaling.sight import Sight
@@ -49,10 +49,13 @@ class _Memory(msgspec.Struct, kw_only=True):
 
 
 class Scaler:
-    """Looks at a fleet every `rules.tick_s` or so. One that takes over goes on from what the last one has dumped."""
+    """Looks at a fleet every `rules.tick_s` or so. One that takes over goes on from what the last one has dumped.
 
-    def __init__(self, rules: ScalingRules, classes: ClassPolicy) -> None:
-        self._rules = rules
+    One for a `glance` tells what its last look calls for, and does not wait whether that lasts: nothing comes of it.
+    """
+
+    def __init__(self, rules: ScalingRules, classes: ClassPolicy, *, glance: bool = False) -> None:
+        self._rules, self._glance = rules, glance
         self._step_s = grid(rules.period_s).step_s  # of which forecasts are made
         self._slo, self._long = tightest(classes), long_context(classes)
         self._begin_rates()
@@ -196,7 +199,7 @@ class Scaler:
             cold_start_s=start_s,
             ready=sum(size * each.counted for size, each in zip(filled.sizes, seen.staffs, strict=True)),
             coming=tuple(sorted((in_s, filled.sizes[place]) for place, in_s in seen.coming)),
-            forecast=soon,
+            forecast=soon if forecaster.knows else None,  # what is not known is not zero
             waiting=seen.waiting,
             capacity_rps=filled.capacity_rps if demand else None,
             throughput=filled.throughput,
@@ -210,6 +213,7 @@ class Scaler:
             quiet_s=sight.at_s - memory.asked_at_s if memory.asked_at_s is not None else math.inf,
             idle_s=max(pool.idle_s for pool in pools),
         )
+        measured = _measured(demand, context)
         given = offers(pools, filled.sizes, seen.starts_s, memory.prices)
         planned = plan(
             context,
@@ -221,12 +225,14 @@ class Scaler:
             dwell_s=dwell_s,
             regret_s=max(start_s + 2.0 * dwell_s, rules.period_s / _PERIOD_REGRETS),
             blind=demand is None and self._blind_until_s > -math.inf,
+            glance=self._glance,
             later=math.inf if demand is None else ahead(back_s, rules.quantile).planned / rules.busiest,
             surely=math.inf if demand is None else ahead(back_s, max(SURE, rules.quantile)).planned / rules.busiest,
         )
         memory.targets.update({pool.name: count for pool, count in zip(pools, planned.counts, strict=True)})
         return [
-            self._recommend(place, group, seen, planned, given, context, memory, sight) for place in range(len(pools))
+            self._recommend(place, group, seen, planned, given, context, memory, sight, measured)
+            for place in range(len(pools))
         ]
 
     def _recommend(
@@ -239,6 +245,7 @@ class Scaler:
         context: Context,
         memory: GroupMemory,
         sight: Sight,
+        measured: Measured,
     ) -> Recommendation:
         desired, here = planned.counts[place], seen.staffs[place]
         made = orders(
@@ -269,10 +276,28 @@ class Scaler:
             drivers=drivers,
             without=without,
             forecast=_times(forecast, 1.0 / given[place].capacity) if forecast else None,
+            measured=measured,
             drain=made.drain,
             resume=made.resume,
             stop=made.stop,
         )
+
+
+def _measured(demand: Demand | None, context: Context) -> Measured:
+    """What was counted and read for all that follows."""
+    told = Measured(waiting=context.waiting, kv_usage=context.kv_usage, cold_start_s=context.cold_start_s)
+    if demand is None:
+        return told
+    requests_s = demand.requests_s
+    return replace(
+        told,
+        requests_s=requests_s,
+        prompt_tokens_s=requests_s * demand.prompt_tokens,
+        uncached_tokens_s=requests_s * (demand.prompt_tokens - demand.cached_tokens),
+        output_tokens_s=requests_s * demand.output_tokens,
+        judged=demand.judged,
+        bad_share=demand.bad_share,
+    )
 
 
 def _tell(memory: GroupMemory, here: Staff, drain: Sequence[str], at_s: float) -> None:

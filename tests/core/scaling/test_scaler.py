@@ -12,7 +12,7 @@ import pytest
 
 from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights
 from extproc.core.pricing.slo import Slo
-from extproc.core.scaling.recommendation import Signal
+from extproc.core.scaling.recommendation import Recommendation, Signal
 from extproc.core.scaling.rules import ScalingRules
 from extproc.core.scaling.scaler import Scaler
 from extproc.core.scaling.sight import Counts, Sight
@@ -147,12 +147,34 @@ def test_the_bounds_hold_and_are_told() -> None:
     assert crowded.without >= 7
 
 
-def test_a_spare_instance_stands_beside_what_is_needed() -> None:
-    """And the words tell that without it there would be one less."""
+def test_a_spare_instance_stands_beside_what_is_needed_and_decides_nothing() -> None:
+    """What it stands beside is told as what decided: an operator's rule that always holds explains no number."""
     made = fleet(1.5, begin=4, hours=0.3, spare=1).log[-1][0]
-    spare = next(each for each in made.drivers if each.signal is Signal.SPARE)
-    most = max(each.instances for each in made.drivers if each.signal in {Signal.LOAD, Signal.FORECAST})
-    assert spare.instances == most + 1
+    bare = fleet(1.5, begin=4, hours=0.3).log[-1][0]
+    assert made.desired == bare.desired + 1
+    decided, least = made.drivers[0], next(each for each in made.drivers if each.signal is Signal.LEAST)
+    assert (decided.signal, decided.instances) == (bare.drivers[0].signal, bare.drivers[0].instances + 1)
+    assert [each.instances for each in made.drivers if each.signal is Signal.SPARE] == [1]
+    assert made.without == max([each.instances for each in made.drivers[1:]] + [least.instances])
+
+
+@pytest.mark.parametrize(("glance", "desired"), [(False, (1, 1)), (True, (6, 15))])
+def test_a_glance_tells_what_its_two_looks_call_for(glance: bool, desired: tuple[int, int]) -> None:
+    """Else it would say that one will do, as the service does until it knows more. What is not known is not 0."""
+    scaler = Scaler(ScalingRules(pools=(pool(most=60),), tick_s=5.0), ClassPolicy(), glance=glance)
+    made: list[Recommendation] = []
+    for at_s in (0.0, 5.0):
+        came = at_s * 5.0 * CARRIES_RPS
+        counts = Counts(requests=came, prompt_tokens=PROMPT * came, answers=came, output_tokens=100.0 * came)
+        made += scaler.look(Sight(at_s=at_s, instances=(instance("a"),), counts={MODEL: counts}))
+    assert desired[0] <= made[-1].desired <= desired[1]
+    first, second = (each.measured for each in made)
+    assert first
+    assert second
+    assert (made[0].forecast, first.requests_s, first.uncached_tokens_s) == (None, None, None)
+    assert made[1].forecast
+    assert (second.requests_s, second.prompt_tokens_s) == pytest.approx((5.0 * CARRIES_RPS, 5.0 * CARRIES_RPS * PROMPT))
+    assert second.output_tokens_s == pytest.approx(500.0 * CARRIES_RPS)
 
 
 def test_who_is_on_the_way_counts_and_who_is_stuck_does_not() -> None:
@@ -324,7 +346,9 @@ def test_a_time_without_any_routers_word_is_no_time_without_load(gap: bool) -> N
             routers=0 if state == "blind" else 1,
         )
         (made,) = served.look(sight)
-        expected.setdefault(state, []).append(made.forecast.expected)
+        if number:  # nothing was counted yet at the first look
+            assert made.forecast
+            expected.setdefault(state, []).append(made.forecast.expected)
     usual = expected["before"][-1]
     for each in (*expected.get("blind", []), *expected["after"]):
         assert each == pytest.approx(usual, rel=0.1)
