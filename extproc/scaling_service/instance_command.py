@@ -27,6 +27,8 @@ from extproc.scaling_service.acting import Action
 AT_ONCE = 4
 TIMEOUT_S = 60.0
 _KILL_AFTER_S = 3.0  # SIGTERM is ignored for so long at the most
+_LOOK_S = 0.05  # between two looks whether any of it is left
+_NO_SIGNAL = 0  # asks only whether there is somebody to get one
 _STDERR = 2
 _URL = "EXTPROC_REDIS_URL"
 _SECRETS = ("EXTPROC_REDIS_PASSWORD", "EXTPROC_SCALING_WEBHOOK_SECRET")
@@ -131,10 +133,14 @@ class InstanceCommand:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """End a command with all that it has started and not put apart."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_KILL_AFTER_S):
-                await process.wait()
-                return
+    loop = asyncio.get_running_loop()
+    with suppress(ProcessLookupError):  # none of its group is left
+        os.killpg(process.pid, signal.SIGTERM)
+        kill_at_s = loop.time() + _KILL_AFTER_S
+        while loop.time() < kill_at_s:  # the command itself may be gone long before what it has started
+            await asyncio.sleep(_LOOK_S)
+            os.killpg(process.pid, _NO_SIGNAL)
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILL_AFTER_S):
+            await process.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,24 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_has_start
         return await asyncio.to_thread(running, int(pid.read_text()))
 
     await eventually(runs, lambda still: not still)
+
+
+async def test_what_ignores_the_end_is_killed_though_the_command_itself_has_obeyed(tmp_path: Path) -> None:
+    """A child in the background, in its group."""
+    pid = tmp_path / "pid"
+    deaf = f"(trap '' TERM; while :; do sleep 0.1; done) & echo $! > {pid}.part; mv {pid}.part {pid}"
+    script, _ = write_script(tmp_path, deaf, "sleep 600")
+    assert await run((str(script),), timeout_s=1.0) is Ended.TIMED_OUT
+    child = int(pid.read_text())
+
+    async def runs() -> bool:
+        return await asyncio.to_thread(running, child)
+
+    try:
+        await eventually(runs, lambda still: not still, timeout_s=10.0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 async def test_what_it_leaves_running_is_left_alone_and_not_waited_for(tmp_path: Path) -> None:
