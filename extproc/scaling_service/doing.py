@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from extproc.scaling_service.instance_command import InstanceCommand
     from extproc.scaling_service.journal import Journal
 
+    _Command = Callable[[Action, PoolRules, Instance | None], Awaitable[Ended]]
+
 _FIRST_PAUSE_S = 5.0  # after a start that has failed, until the pool's next; doubled each time
 _LONGEST_PAUSE_S = 300.0
 _LONGEST_WASTE_PAUSE_S = 3600.0  # after starts that were taken and that no Ready instance came of: each may cost
@@ -38,7 +40,7 @@ class Doing:
     def __init__(self, registry: Registry, command: InstanceCommand | None) -> None:
         self._registry = registry
         self._command = command
-        self._running: set[asyncio.Task[None]] = set()
+        self._under_way: dict[tuple[ActionKind, str], asyncio.Task[None]] = {}  # calls that run or wait their turn
         self._failed_starts: list[str] = []  # ids, not taken out of the journal yet
         self._failed_stops: list[str] = []
         self._pauses: dict[str, tuple[float, float]] = {}  # by pool: until when, and how long
@@ -62,6 +64,15 @@ class Doing:
             journal = journal.without_stop(instance_id)
         self._failed_starts, self._failed_stops = [], []
         return journal
+
+    def still_stopping(self, journal: Journal, now_s: float) -> Journal:
+        """The journal, in which a stop grows older only from when its call has ended.
+
+        A call may wait its turn and run for longer than it takes until a stop is asked for again. Nor may an instance
+        be resumed meanwhile.
+        """
+        stops = {instance for kind, instance in self._under_way if kind is ActionKind.STOP}
+        return journal.with_stops_anew(stops, now_s) if stops else journal
 
     def note_starts(self, before: Journal, after: Journal, ready: Collection[str]) -> None:
         """Note what has come of starts between two looks. `ready`: ids of those that have become so.
@@ -104,10 +115,7 @@ class Doing:
                     await self._order(action, fence)
                 elif self._command is not None:
                     called = partial(self._command, leads=leads, fence=fence)
-                    work = self._run(called, action, pools[action.pool], instances.get(action.instance))
-                    task = asyncio.create_task(work, name=f"{action.kind} {action.instance}")
-                    self._running.add(task)
-                    task.add_done_callback(self._running.discard)
+                    self._begin(called, action, pools[action.pool], instances.get(action.instance))
                 left.popleft()
         finally:
             for action in left:
@@ -124,8 +132,8 @@ class Doing:
 
     async def end(self, within_s: float) -> None:
         """Let commands come to their end, within that time."""
-        if self._running:
-            await asyncio.wait([*self._running], timeout=within_s)
+        if self._under_way:
+            await asyncio.wait([*self._under_way.values()], timeout=within_s)
 
     async def _order(self, action: Action, fence: int) -> None:
         lifecycle = Lifecycle.DRAINING if action.kind is ActionKind.DRAIN else None
@@ -138,13 +146,17 @@ class Doing:
         self._note(action, "done" if known else "failed")
         log.info("%s of %s in pool %s: %s", action.kind, action.instance, action.pool, "ordered" if known else "gone")
 
-    async def _run(
-        self,
-        command: Callable[[Action, PoolRules, Instance | None], Awaitable[Ended]],
-        action: Action,
-        pool: PoolRules,
-        instance: Instance | None,
-    ) -> None:
+    def _begin(self, command: _Command, action: Action, pool: PoolRules, instance: Instance | None) -> None:
+        """Have it run beside us, unless it does so already."""
+        key = action.kind, action.instance
+        if key in self._under_way:
+            log.info("%s of %s is under way already", action.kind, action.instance)
+            return
+        task = asyncio.create_task(self._run(command, action, pool, instance), name=" ".join(key))
+        self._under_way[key] = task
+        task.add_done_callback(lambda _: self._under_way.pop(key))
+
+    async def _run(self, command: _Command, action: Action, pool: PoolRules, instance: Instance | None) -> None:
         ended = await command(action, pool, instance)
         self._note(action, ended.value)
         if ended is Ended.FAILED:  # one that timed out may have done it: it is reckoned with

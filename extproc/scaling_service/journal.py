@@ -58,6 +58,11 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         left = tuple(stop for stop in self.stops if stop.id != instance_id)
         return msgspec.structs.replace(self, stops=left)
 
+    def with_stops_anew(self, instance_ids: Collection[str], now_s: float) -> Journal:
+        """This, with the stops of these as if they were asked for now."""
+        stops = (Stop(id=stop.id, at_s=now_s) if stop.id in instance_ids else stop for stop in self.stops)
+        return msgspec.structs.replace(self, stops=tuple(stops))
+
     def stopping(self, instance_id: str, now_s: float) -> bool:
         """Whether a stop was asked for so lately that it may still happen."""
         return any(stop.id == instance_id and now_s - stop.at_s < AGAIN_S for stop in self.stops)

@@ -239,7 +239,7 @@ class Loop:
         self._journal = parts.doing.settled(self._journal)
         before = self._journal
         seen, word = await self._looked()
-        journal = seen.journal
+        journal = parts.doing.still_stopping(seen.journal, word.at_s)
         parts.doing.note_starts(before, journal, seen.ready)
         if parts.webhook is not None and parts.webhook.taken:
             journal = msgspec.structs.replace(journal, told={**journal.told, **parts.webhook.taken})

@@ -45,6 +45,36 @@ async def test_what_is_not_begun_is_taken_out_of_the_journal(tmp_path: Path) -> 
     assert doing.settled(BEGUN) == BEGUN, "once"
 
 
+async def test_a_call_that_runs_or_waits_its_turn_is_not_made_a_second_time(tmp_path: Path) -> None:
+    """Each waits for a file that the test makes, one at a time; once it is over it may be asked for again."""
+    go = tmp_path / "go"
+    script, log = write_script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done")
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f", at_once=1))
+    actions = [action(ActionKind.STOP, "x"), action(ActionKind.STOP, "y"), action(ActionKind.START, "x")]
+    for _ in range(2):
+        for _ in range(2):
+            await doing.do(actions, {"p": POOL}, {}, lambda: True, fence=1)
+        go.touch()
+        await doing.end(30.0)
+    assert len(log.read_text().splitlines()) == 2 * len(actions)
+    assert doing.done == {("stop", "p", "done"): 4, ("start", "p", "done"): 2}
+
+
+async def test_a_stop_whose_call_is_not_over_has_just_been_asked_for(tmp_path: Path) -> None:
+    """However long it runs or waits its turn: nor is the instance brought back then."""
+    go = tmp_path / "go"
+    script, _ = write_script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done")
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f", at_once=1))
+    journal = Journal(stops=tuple(Stop(id=name, at_s=0.0) for name in ("x", "y", "z")), drained=("x", "y", "z"))
+    stop = [action(ActionKind.STOP, "x"), action(ActionKind.STOP, "y")]
+    await doing.do(stop, {"p": POOL}, {}, lambda: True, fence=1)
+    later = doing.still_stopping(journal, 600.0)
+    go.touch()
+    await doing.end(30.0)
+    assert [later.stopping(name, 659.0) for name in ("x", "y", "z")] == [True, True, False]
+    assert doing.still_stopping(later, 700.0) == later
+
+
 async def test_a_turn_that_is_cut_off_leaves_nothing_that_is_neither_done_nor_undone(tmp_path: Path) -> None:
     """Here Redis does not answer to an order, and the start behind it is not begun."""
     script, log = write_script(tmp_path)

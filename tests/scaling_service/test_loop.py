@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +18,16 @@ from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.sight import Sight
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
+from extproc.scaling_service.acting import Action, ActionKind
 from extproc.scaling_service.doing import Doing
-from extproc.scaling_service.journal import Journal, Launch
+from extproc.scaling_service.instance_command import InstanceCommand
+from extproc.scaling_service.journal import Journal, Launch, Stop
 from extproc.scaling_service.loop import Loop, Parts, Role
 from extproc.scaling_service.pages import age_s, alive, fresh
 from extproc.scaling_service.sights import Seen
 from extproc.scaling_service.word import Memory, Word, decode_memory, encode_memory, encode_word
 from tests.core.builders import MODEL
+from tests.scaling_service.world import write_script
 
 POOL = PoolRules(name="p", models=(MODEL,))
 RULES = ScalingRules(pools=(POOL,))
@@ -125,12 +129,12 @@ def loop(routers: int, **others: Any) -> Loop:
         "memory": ScalingMemory(registry.link, registry.base),
         "leader": None,
         "webhook": None,
+        "doing": Doing(registry, None),
     }
     made: Any = Made
     parts = Parts(
         classes=ClassPolicy(),
         new_scaler=made,
-        doing=Doing(registry, None),
         **(values | others),
         metrics=ScalingMetrics(lambda: ScalingGauges(recommendations=(), fresh=False, age_s=None)),
         acts=False,
@@ -206,6 +210,22 @@ async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> Non
     assert await written(8) == 0
     kept.data = encode_memory(Memory(fence=9, journal=Journal(launches=(Launch(id="y", pool="p", at_s=0.0),))))
     assert await written(10) == 1, "another has led"
+
+
+async def test_a_stop_whose_call_is_not_over_is_written_down_as_new(tmp_path: Path) -> None:
+    """So that neither we nor whoever leads next ask for it again at once."""
+    go = tmp_path / "go"
+    script, _ = write_script(tmp_path, f"while [ ! -e {go} ]; do sleep 0.02; done")
+    doing = Doing(Registry("redis://127.0.0.1:1/0"), InstanceCommand((str(script),), "f"))
+    await doing.do([Action(ActionKind.STOP, "x", LESS)], {"p": POOL}, {}, lambda: True, fence=5)
+    journal = Journal(stops=(Stop(id="x", at_s=-600.0), Stop(id="y", at_s=-600.0)))
+    kept = Kept(b"")
+    await loop(1, sights=Given(1, journal), memory=kept, leader=Leads(5), doing=doing).turn()
+    go.touch()
+    await doing.end(30.0)
+    memory = decode_memory(kept.data)
+    assert memory is not None
+    assert {stop.id: stop.at_s for stop in memory.journal.stops} == {"x": 1.0, "y": -600.0}
 
 
 async def test_a_pool_is_told_of_again_where_the_last_message_was_not_taken() -> None:
