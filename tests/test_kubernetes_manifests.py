@@ -218,6 +218,21 @@ def test_labels_find_the_pods_that_they_are_to_find() -> None:
         assert budget["spec"]["minAvailable"] < of_kind("Deployment")[name]["spec"]["replicas"]
 
 
+def test_the_policy_of_engines_binds_those_of_the_example_with_an_autoscaler_too() -> None:
+    """And nobody else: they bear another `app`, and would be open to the whole cluster."""
+    bound = of_kind("NetworkPolicy")[ENGINE]["spec"]["podSelector"]["matchLabels"]
+    kinds = {"Deployment", "StatefulSet"}
+    pods = [
+        each for name in ("kubernetes", "autoscale") for each in documents(EXAMPLES / name) if each.get("kind") in kinds
+    ]
+    found = {
+        pod["metadata"]["name"]
+        for pod in pods
+        if bound.items() <= pod["spec"]["template"]["metadata"]["labels"].items()
+    }
+    assert found == {"vllm", "vllm-h100"}
+
+
 def test_pods_have_the_time_to_end_what_they_have() -> None:
     """Then Kubernetes kills."""
     given_s = {
