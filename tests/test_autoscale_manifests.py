@@ -243,10 +243,14 @@ async def reached(cluster: Cluster, tmp_path: Path) -> AsyncIterator[dict[str, s
     await runner.cleanup()
 
 
-async def scaled(environment: dict[str, str], action: str, instance: str) -> int:
+async def scaled(
+    environment: dict[str, str], action: str, instance: str, *, desired: int, leaving: int = 0, broken: int = 0
+) -> int:
     """The script's exit status."""
     (script,) = (each["data"]["scale.py"] for each in resources("ConfigMap", "exec.yaml"))
-    ours = os.environ | environment | {"EXTPROC_ACTION": action, "EXTPROC_INSTANCE": instance}
+    counts = {"EXTPROC_DESIRED": desired, "EXTPROC_LEAVING": leaving, "EXTPROC_BROKEN": broken}
+    ours = os.environ | environment | {name: str(count) for name, count in counts.items()}
+    ours |= {"EXTPROC_ACTION": action, "EXTPROC_INSTANCE": instance}
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, env=ours)
     async with asyncio.timeout(60):
         return await process.wait()
@@ -256,9 +260,9 @@ async def test_the_script_adds_a_replica_and_takes_the_pod_that_it_is_told(tmp_p
     """One call an instance, as `extproc autoscale --exec` makes them."""
     cluster = Cluster(pods={"vllm-h100-a": {}, "vllm-h100-b": {}})
     async with reached(cluster, tmp_path) as environment:
-        assert await scaled(environment, "start", "h100-1") == 0
+        assert await scaled(environment, "start", "h100-1", desired=4) == 0
         assert cluster.replicas == 4
-        assert await scaled(environment, "stop", "vllm-h100-b") == 0
+        assert await scaled(environment, "stop", "vllm-h100-b", desired=3, leaving=1) == 0
     assert cluster.replicas == 3
     assert cluster.pods == {"vllm-h100-a": {}, "vllm-h100-b": {"controller.kubernetes.io/pod-deletion-cost": "-1000"}}
 
@@ -267,8 +271,8 @@ async def test_the_script_takes_no_other_pod_for_one_that_is_gone(tmp_path: Path
     """Its ReplicaSet has replaced it, or is taking it and its end takes long: what is needed, the next look says."""
     cluster = Cluster(pods={"vllm-h100-a": {}}, going=frozenset({"vllm-h100-a"}))
     async with reached(cluster, tmp_path) as environment:
-        assert await scaled(environment, "stop", "vllm-h100-a") == 0
-        assert await scaled(environment, "stop", "vllm-h100-b") == 0
+        assert await scaled(environment, "stop", "vllm-h100-a", desired=1, leaving=2) == 0
+        assert await scaled(environment, "stop", "vllm-h100-b", desired=1, leaving=2) == 0
     assert cluster.replicas == 3
 
 
@@ -276,8 +280,32 @@ async def test_the_script_counts_from_what_another_has_written_meanwhile(tmp_pat
     """A write to an older version is refused, and read anew."""
     cluster = Cluster(conflicts=1)
     async with reached(cluster, tmp_path) as environment:
-        assert await scaled(environment, "start", "h100-1") == 0
+        assert await scaled(environment, "start", "h100-1", desired=14) == 0
     assert cluster.replicas == 14
+
+
+async def test_starts_that_nothing_comes_of_do_not_add_up(tmp_path: Path) -> None:
+    """Pods that cannot be placed stay when their starts are given up. Those that leave or are broken have pods too."""
+    cluster = Cluster(replicas=3)
+    async with reached(cluster, tmp_path) as environment:
+        for asked in range(3):
+            assert await scaled(environment, "start", f"h100-{asked}", desired=4) == 0
+        assert cluster.replicas == 4
+        for asked in range(3, 6):
+            assert await scaled(environment, "start", f"h100-{asked}", desired=4, leaving=1, broken=1) == 0
+        assert cluster.replicas == 6
+        assert await scaled(environment, "start", "h100-6", desired=4) == 0
+    assert cluster.replicas == 6, "a start takes none away"
+
+
+async def test_a_start_that_is_called_off_takes_back_what_is_too_many(tmp_path: Path) -> None:
+    """No agent has told of it, so that its pod's name is not known; a pod that is not Ready goes first."""
+    cluster = Cluster(replicas=6, pods={"vllm-h100-a": {}})
+    async with reached(cluster, tmp_path) as environment:
+        for left in (5, 4, 4):
+            assert await scaled(environment, "stop", "h100-5f3a90c1", desired=2, leaving=1, broken=1) == 0
+            assert cluster.replicas == left
+    assert cluster.pods == {"vllm-h100-a": {}}
 
 
 def test_the_role_allows_what_the_script_does_and_nothing_more() -> None:

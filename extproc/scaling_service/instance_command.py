@@ -127,6 +127,8 @@ class InstanceCommand:
             "EXTPROC_DESIRED": str(recommendation.desired),
             "EXTPROC_READY": str(recommendation.ready),
             "EXTPROC_COMING": str(recommendation.coming),
+            "EXTPROC_LEAVING": str(recommendation.leaving),
+            "EXTPROC_BROKEN": str(recommendation.broken),
             "EXTPROC_SIGNAL": recommendation.drivers[0].signal.value if recommendation.drivers else "",
         }
 

@@ -27,7 +27,8 @@ RECOMMENDED = Recommendation(
     desired=3,
     ready=1,
     coming=1,
-    leaving=0,
+    leaving=4,
+    broken=2,
     drivers=(Driver(Signal.FORECAST, 3, "more to come"),),
     without=2,
 )
@@ -82,6 +83,8 @@ async def test_all_is_told_in_the_environment_and_no_secret_of_ours(
         "EXTPROC_DESIRED": "3",
         "EXTPROC_READY": "1",
         "EXTPROC_COMING": "1",
+        "EXTPROC_LEAVING": "4",
+        "EXTPROC_BROKEN": "2",
         "EXTPROC_SIGNAL": "forecast",
         "EXTPROC_OWN": "of-the-operator",
         "EXTPROC_REDIS_URL": "redis+sentinel://a,b/main?db=2",
