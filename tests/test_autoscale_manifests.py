@@ -23,6 +23,7 @@ from extproc.cli import build_parser
 from extproc.config_file.load import load_policy
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
+from extproc.scaling_service.missing_prices import missing_prices
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples/autoscale"
 CRDS: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures/keda_crds.json").read_text(encoding="utf-8"))
@@ -141,6 +142,7 @@ def test_the_policy_loads(tmp_path: Path) -> None:
     rules = load_policy(tmp_path / "extproc.yaml").autoscale
     assert rules is not None
     assert [pool.name for pool in rules.pools] == ["h100", "l40s"]
+    assert missing_prices(rules, {}) == (), "which of them is cheaper decides"
 
 
 def test_the_metric_that_is_asked_for_is_told() -> None:

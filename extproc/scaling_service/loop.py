@@ -21,6 +21,7 @@ import msgspec
 from extproc.errors import RegistryError
 from extproc.scaling_service.acting import Action, ActionKind, actions, begun, kept
 from extproc.scaling_service.journal import Journal
+from extproc.scaling_service.missing_prices import missing_prices
 from extproc.scaling_service.word import Memory, Word, decode_memory, decode_word, encode_memory, encode_word
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Loop:
         self._written_under: int | None = None  # the number under which we wrote last
         self._stops_untold: set[str] = set()  # pools of which the webhook does not know all stops
         self._outside: frozenset[str] = frozenset()  # instances that belong to no pool, told to the log
+        self._priced = False  # whether the log was told of prices that these rules lack
         self._fence: int | None = None  # under which we led in the last turn
         self._settled_at_s = float("inf")
         self._remember_at_s = float("-inf")
@@ -180,6 +182,7 @@ class Loop:
         if self._new is None:
             return
         (self._rules, self._classes), self._new = self._new, None
+        self._priced = False
         self._parts.sights.use(self._rules)
         self._scaler.use(self._rules, self._classes)
 
@@ -222,6 +225,7 @@ class Loop:
             made = tuple(kept(each, "no router tells how many requests come: nothing is taken away") for each in made)
         self._parts.metrics.looked(time.monotonic() - began_s)
         self._tell_outside(seen)
+        self._tell_prices(seen)
         pending = {name: len(seen.journal.pending(name)) for name in seen.pools}
         word = Word(
             at_s=seen.sight.at_s,
@@ -293,6 +297,19 @@ class Loop:
         for name in frozenset(seen.outside) - self._outside:
             log.warning("%s belongs to no pool: do its models, hardware and tensor parallelism match one?", name)
         self._outside = frozenset(seen.outside)
+
+    def _tell_prices(self, seen: Seen) -> None:
+        """Once for each set of rules: what agents tell later, or have told before, is nothing to warn of."""
+        if self._priced:
+            return
+        self._priced = True
+        names = missing_prices(self._rules, seen.members)
+        if names:
+            log.warning(
+                "no price_per_hour of %s is known, neither from the file nor from an agent: until it is, all pools of"
+                " those models are taken to cost the same",
+                ", ".join(names),
+            )
 
     async def _write(self, journal: Journal, fence: int) -> bool:
         encoded = msgspec.json.encode(journal)

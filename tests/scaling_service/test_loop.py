@@ -228,6 +228,29 @@ async def test_a_stop_whose_call_is_not_over_is_written_down_as_new(tmp_path: Pa
     assert {stop.id: stop.at_s for stop in memory.journal.stops} == {"x": 1.0, "y": -600.0}
 
 
+async def test_prices_that_are_missing_are_told_to_the_log_once_and_again_with_other_rules(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All pools of those models cost the same then."""
+    dear, *others = (replace(POOL, name=name) for name in ("p", "q", "r"))
+    unpriced = replace(RULES, pools=(replace(dear, price_per_hour=4.0), *others))
+    one = loop(1, rules=unpriced)
+
+    async def warned() -> list[str]:
+        caplog.clear()
+        await one.turn()
+        await one.turn()
+        return [each.getMessage() for each in caplog.records if "price" in each.getMessage()]
+
+    (line,) = await warned()
+    assert line.startswith("no price_per_hour of q, r is known")
+    assert await warned() == []
+    one.use(unpriced, ClassPolicy())
+    assert len(await warned()) == 1
+    one.use(RULES, ClassPolicy())
+    assert await warned() == []
+
+
 async def test_a_pool_is_told_of_again_where_the_last_message_was_not_taken() -> None:
     """Though the desired number is known: instances that may be stopped need not be."""
     journal = Journal(told={"p": LESS.desired})
