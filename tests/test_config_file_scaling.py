@@ -27,6 +27,7 @@ autoscale:
       spare: 1
       price_per_hour: 4.5
       start_s: 90
+      before_start_s: 40
       idle_s: 60
       dwell_s: 30
       labels: {zone: b}
@@ -60,6 +61,7 @@ def test_all_keys_are_taken_and_the_rest_is_as_by_default(tmp_path: Path) -> Non
                 spare=1,
                 price_per_hour=4.5,
                 start_s=90.0,
+                before_start_s=40.0,
                 idle_s=60.0,
                 dwell_s=30.0,
                 labels={"zone": "b"},
@@ -99,6 +101,9 @@ def test_without_the_section_there_are_no_rules_and_an_empty_one_has_the_default
         ("{pools: {a: {models: [m], tensor_parallel: 0}}}", "pool a: tensor_parallel"),
         ("{pools: {a: {models: [m], price_per_hour: 0}}}", "pool a: price_per_hour"),
         ("{pools: {a: {models: [m], start_s: 0}}}", "pool a: start_s"),
+        ("{pools: {a: {models: [m], before_start_s: -1}}}", "pool a: before_start_s must be 0 or more"),
+        ("{pools: {a: {models: [m], before_start_s: .nan}}}", "pool a: before_start_s must be 0 or more"),
+        ("{pools: {a: {models: [m], before_start_s: 180}}}", "less than start_s (180), the whole"),
         ("{pools: {a: {models: [m], idle_s: -1}}}", "pool a: idle_s"),
         ("{pools: {a: {models: [m], dwell_s: .inf}}}", "pool a: dwell_s"),
         ("{pools: {a: {models: [m]}, b: {models: [m]}}}", "pools a and b have the same models and hardware"),

@@ -52,6 +52,10 @@ class ListedPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     start_s: Annotated[
         float | None, key("what a start takes, until some were seen", "s", usual=_POOL_USUAL["start_s"])
     ] = None
+    before_start_s: Annotated[
+        float | None,
+        key("of a start, what is over before an agent can tell of it", "s", usual=_POOL_USUAL["before_start_s"]),
+    ] = None
     idle_s: Annotated[
         float | None,
         key("without a request, until the last instance goes where least is 0", "s", usual=_POOL_USUAL["idle_s"]),
@@ -130,6 +134,8 @@ def _check(pool: PoolRules) -> None:
         raise ValueError("price_per_hour must be more than 0, and finite")
     if not 0 < pool.start_s < inf:
         raise ValueError("start_s must be more than 0, and finite")
+    if not 0 <= pool.before_start_s < pool.start_s:
+        raise ValueError(f"before_start_s must be 0 or more, and less than start_s ({pool.start_s:g}), the whole")
     for field in ("idle_s", "dwell_s"):
         if not 0 <= getattr(pool, field) < inf:
             raise ValueError(f"{field} must be 0 or more, and finite")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.scaling_service.whole_starts import wholes
 
 STARTS_KEPT = 20  # durations of each pool, of instances that are gone; the oldest is forgotten
 AGAIN_S = 60.0  # after a stop, until it is asked for again where the instance is still there
@@ -43,6 +44,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drained: tuple[str, ...] = ()  # ids that were ordered to drain by us, not by a person
     told: Mapping[str, int] = {}  # by pool: the desired number that the webhook has taken last
     starts_s: Mapping[str, Mapping[str, float]] = {}  # by pool and `Instance.key`: what starts took
+    wholes: Mapping[str, tuple[str, ...]] = {}  # by pool, keys of those timed from our order; others by an agent
 
     def pending(self, pool: str) -> tuple[Launch, ...]:
         """Starts of a pool that no agent has told of yet."""
@@ -106,6 +108,7 @@ def after_look(
         drained=tuple(each for each in journal.drained if _obeys(by_id.get(each))),
         told=journal.told,
         starts_s={pool: _kept(seen, members.get(pool, ())) for pool, seen in starts_s.items() if seen},
+        wholes=wholes(journal.wholes, journal.starts_s, starts_s, members),
     )
 
 
@@ -118,9 +121,18 @@ def set_forward(journal: Journal, by_s: float) -> Journal:
     )
 
 
-def durations_s(journal: Journal) -> dict[str, tuple[float, ...]]:
-    """What starts took that were seen, by pool, the oldest first."""
-    return {pool: tuple(seen.values()) for pool, seen in journal.starts_s.items()}
+def durations_s(journal: Journal, before_s: Mapping[str, float] = {}) -> dict[str, tuple[float, ...]]:
+    """What starts took that were seen, by pool, the oldest first.
+
+    `before_s` is what is over in a pool before an agent can measure; one timed from our order has it already.
+    """
+    return {
+        pool: tuple(
+            took_s + (0.0 if key in journal.wholes.get(pool, ()) else before_s.get(pool, 0.0))
+            for key, took_s in seen.items()
+        )
+        for pool, seen in journal.starts_s.items()
+    }
 
 
 def _obeys(instance: Instance | None) -> bool:

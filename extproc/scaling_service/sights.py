@@ -104,7 +104,7 @@ class Sights:
         at_s, passed_s, stepped_s = self._now_s()
         journal = set_forward(journal, stepped_s) if stepped_s else journal
         unseen_s = passed_s if passed_s > _UNSEEN_TICKS * self._rules.tick_s else 0.0
-        starts_s = self._starts_s(durations_s(journal), pools)
+        starts_s = self._starts_s(journal, pools)
         patience_s = {
             name: STUCK_COLD_STARTS * max((*starts_s.get(name, ()), pool.start_s)) for name, pool in pools.items()
         }
@@ -124,7 +124,7 @@ class Sights:
             routers=traffic.routers,
             wanted=frozenset(wanted),
             speeds=speeds_of(self._kinds, pools.values(), members),
-            starts_s=self._starts_s(durations_s(journal), pools),
+            starts_s=self._starts_s(journal, pools),
             warm_tokens=self._warm_tokens,
         )
         return Seen(sight, pools, members, journal, outside)
@@ -144,14 +144,14 @@ class Sights:
         stepped_s = self._at_s - before_s - passed_s
         return self._at_s, passed_s, stepped_s if stepped_s > _STEP_S else 0.0
 
-    def _starts_s(
-        self, own: Mapping[str, tuple[float, ...]], pools: Mapping[str, PoolRules]
-    ) -> dict[str, tuple[float, ...]]:
-        """Of each pool, those that were seen in it, else those of its models wherever they were."""
+    def _starts_s(self, journal: Journal, pools: Mapping[str, PoolRules]) -> dict[str, tuple[float, ...]]:
+        """Of each pool, those that were seen in it, else those of its models wherever agents have measured them."""
+        own = durations_s(journal, {name: pool.before_start_s for name, pool in pools.items()})
         found = {}
         for name, pool in pools.items():
             elsewhere = (self._model_starts_s.get(model, ()) for model in pool.models)
-            durations = own.get(name) or next((each for each in elsewhere if each), ())
+            measured = next((each for each in elsewhere if each), ())
+            durations = own.get(name) or tuple(each + pool.before_start_s for each in measured)
             if durations:
                 found[name] = durations
         return found

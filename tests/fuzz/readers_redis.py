@@ -209,7 +209,7 @@ def _memory(data: bytes) -> None:
     if memory is None:
         return
     journal = after_look(memory.journal, {"pool": [FULL]}, 1.8e9, lambda _: 60.0)
-    durations_s(journal)
+    durations_s(journal, {"pool": 60.0})
     msgspec.json.encode(journal)
     scaling.look(dump=memory.scaler)
 

@@ -90,6 +90,37 @@ def test_a_start_ends_when_its_instance_is_ready_and_its_time_counts_from_when_i
     assert again == journal, "each once"
 
 
+def test_what_is_over_before_an_agent_can_tell_is_added_to_what_agents_have_measured_alone() -> None:
+    """A start that was ordered here is measured from the order, and has it already; also when it is long over."""
+    journal = Journal(launches=(a_launch(instance="new"),))
+    here = (instance("new", start_s=20.0), instance("other", start_s=33.0))
+    for _ in range(2):
+        journal = looked(journal, *here, after_s=90.0)
+        assert durations_s(journal, {"p": 240.0}) == {"p": (90.0, 273.0)}
+    journal = looked(journal)
+    assert durations_s(journal, {"p": 240.0}) == {"p": (90.0, 273.0)}
+    assert durations_s(journal, {"q": 240.0}) == {"p": (90.0, 33.0)}
+
+
+def test_of_a_start_that_its_agent_alone_could_measure_the_rest_is_added() -> None:
+    """It was ordered here, and was over while nothing could be seen."""
+    journal = Journal(launches=(a_launch(instance="new"),))
+    for start_s, took_s in ((20.0, 30.0), (45.0, 285.0)):
+        found = after_look(journal, {"p": (instance("new", start_s=start_s),)}, T_S + 630.0, lambda _: 900.0, (), 600.0)
+        assert durations_s(found, {"p": 240.0}) == {"p": (took_s,)}
+
+
+def test_of_starts_that_are_forgotten_it_is_forgotten_how_they_were_measured() -> None:
+    """Else the journal would grow for ever."""
+    many = [f"i{number}" for number in range(STARTS_KEPT + 10)]
+    journal = Journal(launches=tuple(a_launch(name, instance=name) for name in many))
+    journal = looked(journal, *(instance(name, start_s=1.0) for name in many))
+    assert len(journal.wholes["p"]) == len(many)
+    gone = looked(looked(journal))
+    assert gone.wholes == {"p": tuple(gone.starts_s["p"])}
+    assert len(gone.wholes["p"]) == STARTS_KEPT
+
+
 @pytest.mark.parametrize(("start_s", "took_s"), [(20.0, (30.0,)), (45.0, (45.0,)), (None, ())])
 def test_a_start_that_was_over_while_nothing_could_be_seen_does_not_count_that_time(
     start_s: float | None, took_s: tuple[float, ...]

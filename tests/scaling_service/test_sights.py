@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -92,6 +93,19 @@ async def test_all_that_is_written_is_seen(registry: Registry) -> None:
     assert set(sight.speeds) == {"h100"}
     assert seen.outside == ("b",)
     assert [each.id for each in seen.members["h100"]] == ["a"]
+
+
+async def test_what_is_over_before_an_agent_can_tell_is_part_of_a_start(registry: Registry) -> None:
+    """Whoever has measured the rest of it, in the pool or elsewhere; a start of which that is given up waits for it."""
+    rules = ScalingRules(pools=tuple(replace(each, before_start_s=100.0) for each in RULES.pools))
+    fleet = await fleet_of(registry, instance("a", start_s=40.0))
+    await StartMemory(registry.link, registry.base).write({}, [MODEL], {MODEL: {"x@1": 200.0}}, {})
+    journal = Journal(launches=(Launch(id="n", pool="a100", at_s=NOW_S - 890.0),))
+    seen = await Sights(rules, registry, fleet, clock=lambda: NOW_S).look(journal)
+    assert seen.sight.starts_s == {"h100": (140.0,), "a100": (300.0,)}
+    assert seen.journal.launches == journal.launches
+    later = await Sights(rules, registry, fleet, clock=lambda: NOW_S + 10.0).look(journal)
+    assert later.journal.launches == ()
 
 
 async def test_what_was_asked_for_is_seen_beside_what_is_there(registry: Registry) -> None:

@@ -26,7 +26,8 @@ class PoolRules:
     most: int = 10
     spare: int = 0  # instances that may fail without a loss
     price_per_hour: float | None = None  # of an instance; None: as agents tell it, else all pools cost the same
-    start_s: float = 180.0  # what a start takes, until some were seen
+    start_s: float = 180.0  # what a start takes, all of it, until some were seen
+    before_start_s: float = 0.0  # of it, what is over before an agent can tell of it: it measures only the rest
     idle_s: float = 900.0  # without a request, until the last instance goes where `least` is 0
     dwell_s: float = 180.0  # for so long fewer instances must have been enough before one goes
     labels: Mapping[str, str] = field(default_factory=dict)  # handed on to whoever starts instances

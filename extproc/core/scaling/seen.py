@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from extproc.core.scaling.group import GroupMemory, Staff
 from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.pools import Group, names
+from extproc.core.scaling.rules import PoolRules
 from extproc.core.scaling.sight import Sight
 from extproc.core.values.instance import Instance, Lifecycle
 
@@ -57,8 +58,8 @@ def see(
         staffs=tuple(staffs),
         starts_s=tuple(starts_s),
         coming=tuple(
-            (place, _ready_in_s(each, memory, start_s, sight.at_s))
-            for place, (of_pool, start_s) in enumerate(zip(staffs, starts_s, strict=True))
+            (place, _ready_in_s(each, memory, _left_s(each, pool, start_s), sight.at_s))
+            for place, (pool, of_pool, start_s) in enumerate(zip(group.pools, staffs, starts_s, strict=True))
             for each in of_pool.coming
         ),
         waiting=held + sum(each.load.waiting or 0 for each in ready),
@@ -134,6 +135,11 @@ def _forget(memory: GroupMemory, instances: Sequence[Instance]) -> None:
     failing = (*COMING, Lifecycle.UNHEALTHY)
     memory.broken_since_s = {key: at for key, at in memory.broken_since_s.items() if state.get(key) in failing}
     memory.told = {key: at for key, at in memory.told.items() if key in state}
+
+
+def _left_s(each: Instance, pool: PoolRules, start_s: float) -> float:
+    """What is left of a start when one is seen first: of one that an agent tells of, what comes before is over."""
+    return start_s - pool.before_start_s if each.address else start_s
 
 
 def _ready_in_s(each: Instance, memory: GroupMemory, start_s: float, at_s: float) -> float:

@@ -43,5 +43,5 @@ class Sight:
     routers: int | None = None  # that have told their counts within some seconds; None: not known. 0: we are blind
     wanted: frozenset[str] = frozenset()  # models that somebody asks for and no instance serves (load intents)
     speeds: Mapping[str, Speed] = field(default_factory=dict)  # learned, by pool; without one the table's profile holds
-    starts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what starts took that were seen, by pool
+    starts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what those seen took in all, by pool
     warm_tokens: Mapping[str, float] = field(default_factory=dict)  # of prefixes asked for lately, by instance id

@@ -1,4 +1,4 @@
-"""How long a start takes: what was measured from Starting to Ready, and what the operator says until then."""
+"""How long a start takes, from the decision to Ready: what was measured, and what the operator says until then."""
 
 from __future__ import annotations
 
