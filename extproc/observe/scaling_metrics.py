@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from extproc.core.scaling.recommendation import Recommendation
+from extproc.core.scaling.replicas import replicas
 from extproc.observe.process_metrics import add_process
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -105,6 +106,7 @@ def _instances(gauges: ScalingGauges) -> Iterator[Metric]:
         for pool, number in values.items():
             family.add_metric([pool], number)
         yield family
+    yield _replicas(made)
     text = "Instances that one signal alone calls for."
     drivers = GaugeMetricFamily("extproc_desired_instances_by_signal", text, labels=["pool", "signal"])
     text = "The signal that decided (1); the instances that would be desired without it are the other metric."
@@ -118,6 +120,14 @@ def _instances(gauges: ScalingGauges) -> Iterator[Metric]:
             driver.add_metric([each.pool, each.drivers[0].signal.value], 1.0)
         without.add_metric([each.pool], each.without)
     yield from (drivers, driver, without)
+
+
+def _replicas(made: Sequence[Recommendation]) -> Metric:
+    text = "Replicas with which as many serve as are desired: broken ones are among them, up to the pool's most."
+    wanted = GaugeMetricFamily("extproc_wanted_replicas", text, labels=["pool"])
+    for each in made:
+        wanted.add_metric([each.pool], replicas(each))
+    return wanted
 
 
 def _by_signal(recommendation: Recommendation) -> dict[str, int]:

@@ -43,6 +43,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stops: tuple[Stop, ...] = ()
     drained: tuple[str, ...] = ()  # ids that were ordered to drain by us, not by a person
     told: Mapping[str, int] = {}  # by pool: the desired number that the webhook has taken last
+    told_broken: Mapping[str, int] = {}  # and how many broken ones it was told of with that
     starts_s: Mapping[str, Mapping[str, float]] = {}  # by pool and `Instance.key`: what starts took
     wholes: Mapping[str, tuple[str, ...]] = {}  # by pool, keys of those timed from our order; others by an agent
 
@@ -107,6 +108,7 @@ def after_look(
         stops=tuple(stop for stop in journal.stops if stop.id in by_id),
         drained=tuple(each for each in journal.drained if _obeys(by_id.get(each))),
         told=journal.told,
+        told_broken=journal.told_broken,
         starts_s={pool: _kept(seen, members.get(pool, ())) for pool, seen in starts_s.items() if seen},
         wholes=wholes(journal.wholes, journal.starts_s, starts_s, members),
     )

@@ -246,8 +246,7 @@ class Loop:
         journal = parts.doing.still_stopping(seen.journal, word.at_s)
         parts.doing.note_starts(before, journal, seen.ready)
         if parts.webhook is not None and parts.webhook.taken:
-            journal = msgspec.structs.replace(journal, told={**journal.told, **parts.webhook.taken})
-            parts.webhook.taken.clear()
+            journal = _with_taken(journal, parts.webhook)
         begin = self._to_do(seen, word, journal)
         journal = begun(journal, begin, seen.members, word.at_s)
         due = time.monotonic() >= self._remember_at_s
@@ -286,7 +285,8 @@ class Loop:
         self._stops_untold |= {action.pool for action in begin if action.kind in (ActionKind.STOP, ActionKind.RESUME)}
         untold = self._stops_untold | webhook.untaken
         for each in word.recommendations:
-            if each.pool in untold or self._journal.told.get(each.pool) != each.desired:
+            known = (self._journal.told.get(each.pool), self._journal.told_broken.get(each.pool, 0))
+            if each.pool in untold or known != (each.desired, each.broken):
                 here = {member.id for member in seen.members[each.pool]}
                 stop = [asked.id for asked in self._journal.stops if asked.id in here]
                 if webhook.tell(each, seen.pools[each.pool], stop, fence):
@@ -322,6 +322,14 @@ class Loop:
 
     def _leads(self, fence: int) -> bool:
         return self._parts.leader is not None and self._parts.leader.fence == fence
+
+
+def _with_taken(journal: Journal, webhook: ScalingWebhook) -> Journal:
+    """The journal, with what the webhook has taken, which then need not remember it."""
+    told, broken = {**journal.told, **webhook.taken}, {**journal.told_broken, **webhook.broken}
+    webhook.taken.clear()
+    webhook.broken.clear()
+    return msgspec.structs.replace(journal, told=told, told_broken=broken)
 
 
 def new_id(pool: str) -> str:

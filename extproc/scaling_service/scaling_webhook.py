@@ -39,13 +39,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
     coming: int
     leaving: int
+    broken: int  # of whom nobody counts on: beside what is desired, one more machine for each lets as many serve
     signal: str
     why: str
     stop: tuple[str, ...]  # ids of instances that may be stopped: all that are still there
 
 
 class ScalingWebhook:
-    """Tells `webhook`. What it has taken is in `taken`, by pool, until somebody else remembers it."""
+    """Tells `webhook`. What it has taken is in `taken` and `broken`, by pool, until somebody else remembers it."""
 
     def __init__(self, webhook: Webhook, fleet: str) -> None:
         self._webhook = webhook
@@ -54,6 +55,8 @@ class ScalingWebhook:
         self._not_before_s: dict[str, float] = {}
         self.taken: dict[str, int] = {}
         """By pool: the desired number that was taken last."""
+        self.broken: dict[str, int] = {}
+        """By pool: how many broken ones it was taken with."""
         self.untaken: set[str] = set()
         """Pools of which the last message was not taken."""
         self.told: Counter[str] = Counter()
@@ -77,6 +80,7 @@ class ScalingWebhook:
             ready=recommendation.ready,
             coming=recommendation.coming,
             leaving=recommendation.leaving,
+            broken=recommendation.broken,
             signal=driver.signal.value if driver else "",
             why=driver.why if driver else "",
             stop=tuple(stop),
@@ -100,7 +104,7 @@ class ScalingWebhook:
         became = fate(said)
         self.told[became.value] += 1
         if became is Fate.TAKEN:
-            self.taken[message.pool] = message.desired
+            self.taken[message.pool], self.broken[message.pool] = message.desired, message.broken
             self.untaken.discard(message.pool)
             return
         self.untaken.add(message.pool)

@@ -1,4 +1,4 @@
-"""KEDA's external scaler over gRPC: tells KEDA, for each pool, what is desired of it, and at once when it wakes up.
+"""KEDA's external scaler over gRPC: tells KEDA how many replicas each pool needs, and at once when one wakes up.
 
 What KEDA does with answers and errors decides what they are here (kedacore/keda, pkg/scalers/external_scaler.go and
 pkg/scaling/scale_handler.go):
@@ -37,6 +37,7 @@ from extproc.adapters.keda_messages import (
 from extproc.addresses import Access, Endpoint
 from extproc.core.scaling.hpa import INSTANCE, TOLERANCE, Steering
 from extproc.core.scaling.recommendation import Recommendation
+from extproc.core.scaling.replicas import replicas
 from extproc.server.binding import LONG_STREAMS, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 
@@ -126,7 +127,7 @@ class ExternalScaler:
         if trigger not in self._steering and len(self._steering) >= _MOST_KEPT:
             self._steering.clear()
         steering = self._steering.setdefault(trigger, Steering(trigger.tolerance))
-        value = steering.metric(told.desired, told.ready + told.coming + told.leaving)
+        value = steering.metric(replicas(told), told.ready + told.coming + told.leaving + told.broken)
         # There is one metric, and KEDA before 2.7 asks for it with its own prefix.
         return GetMetricsResponse(metric_values=[MetricValue(request.metric_name or METRIC, value, float(value))])
 

@@ -24,7 +24,7 @@ FULL = pages()
 UNITS = ("seconds", "bytes", "share", "ratio", "tokens", "requests", "blocks", "instances", "error", "fds")
 COUNTS_OF = re.compile(
     r"extproc_(in_flight|held|degraded|peers|workers|load_intents|cold_waiting|prefix_entries|build_info|"
-    r"autoscale_leader|desired_instances_.*|instances_outside_pools|xds_(streams|unanswered|resources|endpoints))$"
+    r"autoscale_leader|desired_instances_.*|wanted_replicas|instances_outside_pools|xds_(streams|unanswered|resources|endpoints))$"
 )
 
 

@@ -13,6 +13,7 @@ MADE = Recommendation(
     coming=1,
     leaving=0,
     broken=1,
+    most=8,
     drivers=(Driver(Signal.FORECAST, 3, "more to come"), Driver(Signal.LOAD, 2, "now"), Driver(Signal.LOAD, 1, "less")),
     without=2,
     forecast=Forecast(now=1.4, horizon_s=90.0, expected=1.9, planned=2.3),
@@ -30,6 +31,7 @@ def test_what_is_recommended_and_why_is_there() -> None:
     """Each series once."""
     assert page(pending={"p": 1}, leads=True, outside=2) >= {
         'extproc_desired_instances{pool="p"} 3.0',
+        'extproc_wanted_replicas{pool="p"} 4.0',
         'extproc_ready_instances{pool="p"} 2.0',
         'extproc_coming_instances{pool="p"} 1.0',
         'extproc_leaving_instances{pool="p"} 0.0',

@@ -99,7 +99,7 @@ async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: Redi
         assert told[0] == told[1]
         assert told[1]["fence"] > 0
         wanted = {"event": "pool_scaled", "fleet": "default", "pool": POOL, "desired": 1, "ready": 0, "stop": []}
-        assert wanted.items() <= told[1].items()
+        assert (wanted | {"broken": 0}).items() <= told[1].items()
         await turns(replica, 5)
         assert len(endpoint.seen) == 2
         world.lifecycles["by-hand"] = Lifecycle.READY
@@ -107,6 +107,8 @@ async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: Redi
         more = await eventually(messages, lambda seen: len(seen) > 2)
         assert more[-1]["desired"] > 1
         assert more[-1]["why"]
+        world.lifecycles["by-hand"] = Lifecycle.UNHEALTHY
+        await eventually(messages, lambda seen: seen[-1]["broken"] == 1)
         assert world.asked == []
 
 

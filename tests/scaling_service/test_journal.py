@@ -303,11 +303,14 @@ def test_where_the_load_is_not_known_nothing_is_taken_away_and_what_is_missing_i
 def test_word_and_memory_survive_redis_and_those_of_another_version_are_nothing() -> None:
     """All fields."""
     forecast = Forecast(now=1.0, horizon_s=60.0, expected=1.1, planned=1.5)
-    one = made(desired=2, drivers=(Driver(Signal.LOAD, 2, "load"),), forecast=forecast, drain=("a",))
+    drivers = (Driver(Signal.LOAD, 2, "load"),)
+    one = made(desired=2, drivers=drivers, forecast=forecast, drain=("a",), broken=1, most=4)
     word = Word(at_s=T_S, name="n", about="h:1", recommendations=(one,), pending={"p": 1})
     assert decode_word(encode_word(word)) == word
-    memory = Memory(journal=Journal(launches=(a_launch(),), told={"p": 2}), scaler=b"\x00x")
+    journal = Journal(launches=(a_launch(),), told={"p": 2}, told_broken={"p": 1}, wholes={"p": ("a@1",)})
+    memory = Memory(journal=journal, scaler=b"\x00x")
     assert decode_memory(encode_memory(memory)) == memory
+    assert looked(journal).told_broken == {"p": 1}
     for data in (b"", b"{}", b"\xff", encode_memory(msgspec.structs.replace(memory, version=9))):
         assert decode_memory(data) is None
     assert decode_word(b"{}") is None

@@ -112,6 +112,7 @@ class Told:
     untaken: set[str]
     taken: dict[str, int]
     pools: list[str]
+    broken: dict[str, int] = field(default_factory=dict)
 
     def tell(self, _recommendation: Recommendation, pool: PoolRules, _stop: object, _fence: int) -> bool:
         self.pools.append(pool.name)
@@ -261,6 +262,21 @@ async def test_a_pool_is_told_of_again_where_the_last_message_was_not_taken() ->
     webhook.untaken.add("p")
     await one.turn()
     assert webhook.pools == ["p"]
+
+
+async def test_a_pool_is_told_of_again_where_others_are_broken_than_were_told() -> None:
+    """Also by the next leader, which knows what the last one has told; what was taken is written down."""
+    kept = Kept(b"")
+    webhook = Told(untaken=set(), taken={}, pools=[])
+    told = Journal(told={"p": LESS.desired}, told_broken={"p": 2})
+    await loop(1, sights=Given(1, told), memory=kept, leader=Leads(5), webhook=webhook).turn()
+    assert webhook.pools == ["p"], "none is broken any more"
+    webhook = Told(untaken=set(), taken={"p": LESS.desired}, broken={"p": 0}, pools=[])
+    await loop(1, sights=Given(1, told), memory=kept, leader=Leads(6), webhook=webhook).turn()
+    assert (webhook.pools, webhook.taken, webhook.broken) == ([], {}, {})
+    memory = decode_memory(kept.data)
+    assert memory is not None
+    assert (memory.journal.told, memory.journal.told_broken) == ({"p": 1}, {"p": 0})
 
 
 async def test_how_old_a_leaders_word_is_is_told_by_the_clock_of_redis() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from extproc.core.scaling.recommendation import Recommendation
@@ -18,7 +20,11 @@ class Endpoint:
 
     status = 503
 
-    async def tell(self, _body: bytes, _key: str) -> int:
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+
+    async def tell(self, body: bytes, _key: str) -> int:
+        self.bodies.append(json.loads(body))
         return self.status
 
 
@@ -35,3 +41,14 @@ async def test_a_message_that_was_not_taken_is_untaken_until_one_is() -> None:
     assert again.tell(MADE, POOL, ("x",), 1)
     await again.end(10.0)
     assert (again.untaken, again.taken) == (set(), {"p": 1})
+
+
+async def test_who_sets_the_number_of_machines_is_told_how_many_of_them_are_broken() -> None:
+    """And what was taken of that is known, as the desired number is."""
+    endpoint: Any = Endpoint()
+    endpoint.status = 200
+    webhook = ScalingWebhook(endpoint, "f")
+    assert webhook.tell(replace(MADE, broken=2), POOL, (), 1)
+    await webhook.end(10.0)
+    assert [(body["desired"], body["broken"]) for body in endpoint.bodies] == [(1, 2)]
+    assert (webhook.taken, webhook.broken) == ({"p": 1}, {"p": 2})

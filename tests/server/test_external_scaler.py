@@ -41,7 +41,9 @@ class Setup:
         self.reads += 1
         return self.latest
 
-    def recommend(self, pool: str, desired: int, ready: int = 0, coming: int = 0, leaving: int = 0) -> None:
+    def recommend(
+        self, pool: str, desired: int, ready: int = 0, coming: int = 0, leaving: int = 0, broken: int = 0
+    ) -> None:
         """A look that came to this."""
         driver = Driver(Signal.LOAD, desired, "a test says so")
         self.latest[pool] = Recommendation(
@@ -51,6 +53,8 @@ class Setup:
             ready=ready,
             coming=coming,
             leaving=leaving,
+            broken=broken,
+            most=20,
             drivers=(driver,),
             without=desired,
         )
@@ -107,6 +111,20 @@ async def test_a_step_down_is_told_so_that_the_tolerance_does_not_take_it() -> N
         setup.recommend("h100", desired=15, ready=14, coming=1)
         for _ in range(4):
             assert (await exact.value())[1] == 1500
+
+
+async def test_one_that_is_broken_is_a_replica_and_another_one_is_told_in_its_place() -> None:
+    """The HPA counts it: of three that are told, two would serve for good. A pool that sleeps is not woken for it."""
+    async with serving() as setup:
+        plain, exact = setup.keda(pool="h100"), setup.keda(pool="h100", tolerance="0")
+        setup.recommend("h100", desired=3, ready=2, broken=1)
+        assert (await exact.value())[1] == 400
+        setup.recommend("h100", desired=20, ready=17, broken=3)
+        assert (await exact.value())[1] == 2000
+        setup.recommend("h100", desired=11, ready=10, broken=1)
+        assert (await plain.value())[1] == 1300, "from 11, the HPA would not go to 12"
+        setup.recommend("h100", desired=0, broken=1)
+        assert ((await exact.value())[1], await exact.is_active()) == (0, False)
 
 
 async def test_a_pool_that_nobody_knows_is_not_found_and_the_line_says_which_there_are(

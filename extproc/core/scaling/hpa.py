@@ -44,7 +44,10 @@ class Steering:
         self._asked = 0  # times, since that is the value
 
     def metric(self, desired: int, seen: int) -> int:
-        """The metric's value, in hundredths of an instance. `seen`: instances there, draining ones included."""
+        """The metric's value, in hundredths of an instance.
+
+        `desired` are replicas, `seen` instances there, draining and broken ones included.
+        """
         more = seen > max(self._maybe, default=0)
         if more:
             self._maybe = frozenset((seen,))

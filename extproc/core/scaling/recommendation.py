@@ -69,6 +69,7 @@ class Recommendation:
     drivers: tuple[Driver, ...]  # of all signals, the one that decided first
     without: int  # what would be desired if that one had said nothing
     broken: int = 0  # Unhealthy, or on their way for far too long: nobody counts on them
+    most: int | None = None  # that the pool may have; None: by a leader that does not tell it
     forecast: Forecast | None = None  # None: it is not known what comes
     measured: Measured | None = None
     drain: tuple[str, ...] = ()  # ids of instances that should take nothing new from now on

@@ -273,6 +273,7 @@ class Scaler:
             coming=len(here.coming),
             leaving=len(here.draining),
             broken=here.broken,
+            most=group.pools[place].most,
             drivers=drivers,
             without=without,
             forecast=_times(forecast, 1.0 / given[place].capacity) if forecast else None,
