@@ -36,7 +36,9 @@ class Processes(processes.Processes):
     async def start_extproc(self, name: str, *arguments: str, before: Callable[[], None] | None = None) -> Child:
         """Start a subcommand of `extproc`; `before`, a function of a module, is called in its process before it."""
         log = self._directory / f"{name}.log"
-        child = Child(name, _Forked(_started(arguments, log, log, before)), log)  # type: ignore[arg-type]
+        # The first one starts the process that all are forked from, and waits until that has imported everything.
+        started = await asyncio.to_thread(_started, arguments, log, log, before)
+        child = Child(name, _Forked(started), log)  # type: ignore[arg-type]
         self._children.append(child)
         return child
 
