@@ -23,7 +23,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from extproc.adapters import wire
 from extproc.adapters.body_reader import APART_BYTES, BodyReader
+from extproc.bench.envoy_messages import chosen
 from extproc.bench.request_path import bench_router
+from extproc.errors import ProcessError
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc, Shell
@@ -32,6 +34,8 @@ from extproc.stream.messages import Continue, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 
 BODY_BYTES = (16, APART_BYTES - 2048, 8 * 1024 * 1024)
+_INSTANCES = 64
+_KV_BLOCKS = 200_000  # the largest body has some 2 million tokens, and without room for it is refused
 _TICK_S = 0.001
 _PAUSE_S = 0.1
 _WARM_UP = 3  # bodies that are not counted
@@ -53,13 +57,17 @@ class BigBody:
     reply_p50_s: float  # what the body's own request waits
 
 
-async def big_bodies(rounds: int) -> list[BigBody]:
-    """Measure each service with each size, `rounds` bodies each."""
+async def big_bodies(rounds: int, sizes: Sequence[int] = BODY_BYTES) -> list[BigBody]:
+    """Measure each service with each size, `rounds` bodies each.
+
+    Raises ProcessError if one that decides does not route a request: what a refusal takes is no measure.
+    """
     costs = []
-    for size in BODY_BYTES:
+    for size in sizes:
         for name, service in (("floor", _floor), ("at_once", _at_once), ("apart", _apart)):
             async with service() as process:
-                waits_s, replies_s = await _measured(process, size, rounds + _WARM_UP)
+                decides = service is not _floor
+                waits_s, replies_s = await _measured(process, size, rounds + _WARM_UP, decides=decides)
             costs.append(BigBody(name, size, rounds, median(waits_s), max(waits_s), median(replies_s)))
     return costs
 
@@ -102,12 +110,11 @@ async def _apart() -> AsyncIterator[Process]:
 def _service(rules: Rules, reader: BodyReader | None) -> Process:
     observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
     read = None if reader is None else reader.read
-    return ExtProc(
-        Shell(bench_router(64), observer, lambda: 0.0, lambda: 0.5, "x-upstream-cluster", rules, read=read)
-    ).process
+    router = bench_router(_INSTANCES, kv_blocks=_KV_BLOCKS)
+    return ExtProc(Shell(router, observer, lambda: 0.0, lambda: 0.5, "x-upstream-cluster", rules, read=read)).process
 
 
-async def _measured(process: Process, size: int, bodies: int) -> tuple[list[float], list[float]]:
+async def _measured(process: Process, size: int, bodies: int, *, decides: bool) -> tuple[list[float], list[float]]:
     """The longest lateness of the ticker during each body, and how long each reply took, without the first ones."""
     ours, theirs = multiprocessing.Pipe()
     server = grpc.aio.server(options=_OPTIONS)
@@ -115,7 +122,7 @@ async def _measured(process: Process, size: int, bodies: int) -> tuple[list[floa
     handlers = {method: grpc.stream_stream_rpc_method_handler(process)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
-    client = multiprocessing.get_context("spawn").Process(target=_send, args=(port, size, theirs))
+    client = multiprocessing.get_context("spawn").Process(target=_send, args=(port, size, decides, theirs))
     late_s: list[float] = []
     async with AsyncExitStack() as stack:
         await server.start()
@@ -131,7 +138,10 @@ async def _measured(process: Process, size: int, bodies: int) -> tuple[list[floa
             await asyncio.sleep(_PAUSE_S)
             late_s.clear()
             ours.send(True)
-            replies_s.append(await asyncio.to_thread(ours.recv))
+            took_s = await asyncio.to_thread(ours.recv)
+            if took_s is None:
+                raise ProcessError(f"a body of {size} bytes was not routed: there is nothing to measure")
+            replies_s.append(took_s)
             await asyncio.sleep(2 * _TICK_S)
             waits_s.append(max(late_s))
     return waits_s[_WARM_UP:], replies_s[_WARM_UP:]
@@ -150,12 +160,15 @@ async def _ended(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _send(port: int, size: int, pipe: Connection) -> None:
-    asyncio.run(_send_when_told(port, size, pipe))
+def _send(port: int, size: int, decides: bool, pipe: Connection) -> None:
+    asyncio.run(_send_when_told(port, size, decides, pipe))
 
 
-async def _send_when_told(port: int, size: int, pipe: Connection) -> None:
-    """In a process of its own: one request each time that it is told to, and back how long its reply took."""
+async def _send_when_told(port: int, size: int, decides: bool, pipe: Connection) -> None:
+    """In a process of its own: one request each time that it is told to, and back how long its reply took.
+
+    None in place of that if the service decides, and this was no decision for an instance.
+    """
     headers, body = _messages(size)
     path = "/" + "/".join(wire.EXT_PROC_METHOD)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) as channel:
@@ -166,20 +179,25 @@ async def _send_when_told(port: int, size: int, pipe: Connection) -> None:
             await call.read()
             began_s = time.perf_counter()
             await call.write(body)
-            await call.read()
+            reply = await call.read()
             took_s = time.perf_counter() - began_s
             await call.done_writing()
-            pipe.send(took_s)
+            pipe.send(took_s if not decides or chosen(reply) else None)
 
 
 def _messages(size: int) -> tuple[bytes, bytes]:
-    """Envoy's messages of one chat request whose body has about so many bytes, in turns of a thousand characters."""
-    text = "all of it is text; " * 52
-    turns = [{"role": "user", "content": f"{number} {text}"} for number in range(size // 1024 + 1)]
+    """Envoy's messages of one chat request whose body has about so many bytes."""
     headers, whole = ext_proc.ProcessingRequest(), ext_proc.ProcessingRequest()
     for key, value in ((":method", b"POST"), (":path", b"/v1/chat/completions")):
         headers.request_headers.headers.headers.add(key=key, raw_value=value)
     headers.protocol_config.request_body_mode = 2  # BUFFERED
-    whole.request_body.body = orjson.dumps({"model": "llama-3.1-8b", "messages": turns})
+    whole.request_body.body = large_body(size)
     whole.request_body.end_of_stream = True
     return headers.SerializeToString(), whole.SerializeToString()
+
+
+def large_body(size: int) -> bytes:
+    """A chat of about so many bytes, in turns of a thousand characters."""
+    text = "all of it is text; " * 52
+    turns = [{"role": "user", "content": f"{number} {text}"} for number in range(size // 1024 + 1)]
+    return orjson.dumps({"model": "llama-3.1-8b", "messages": turns})

@@ -21,6 +21,7 @@ from extproc.stream.rules import Rules
 
 BODY_BYTES = (4 * 1024, 128 * 1024, 1024 * 1024)
 _CHUNK_BYTES = 64 * 1024  # Envoy sends on what it reads at once: 16 KiB frames of HTTP/2, up to 1 MiB of HTTP/1.1
+_KV_BLOCKS = 30_000
 _MODEL = "llama-3.1-8b"
 _SENTENCE = "The router counts seconds, not requests; 17 of them wait in the queue for an answer. "
 
@@ -92,15 +93,15 @@ def _begun(router: Router, mode: BodyMode = BodyMode.BUFFERED) -> Exchange:
     return exchange
 
 
-def bench_router(instances: int, now: float = 0.0) -> Router:
-    """A router that knows so many instances since `now`."""
+def bench_router(instances: int, now: float = 0.0, kv_blocks: int = _KV_BLOCKS) -> Router:
+    """A router that knows so many instances since `now`, each with so many blocks."""
     router = Router()
     for number in range(instances):
-        router.take(router.fleet.apply(Published(instance=bench_instance(number)), now))
+        router.take(router.fleet.apply(Published(instance=bench_instance(number, kv_blocks)), now))
     return router
 
 
-def bench_instance(number: int) -> Instance:
+def bench_instance(number: int, kv_blocks: int = _KV_BLOCKS) -> Instance:
     """One of them; every second has the slower GPU."""
     return Instance(
         id=f"i-{number}",
@@ -111,7 +112,7 @@ def bench_instance(number: int) -> Instance:
         lifecycle=Lifecycle.READY,
         hardware="h100_sxm" if number % 2 else "l40s",
         block_size_tokens=16,
-        kv_blocks=30_000,
+        kv_blocks=kv_blocks,
         max_num_seqs=256,
         load=Load(running=number % 7, waiting=0, kv_usage=0.1),
     )
