@@ -78,6 +78,7 @@ class Found:
             "rate_rps": cell.rate_rps,
             **{name: self._summary(name) for name in WAYS},
             "over_floor": self._over_floor(),
+            "over_envoy_alone": self._beyond(ALONE),
             "rounds": max(map(len, self.rounds.values()), default=0),
             "failed_rounds": self.failed,
         }
@@ -85,13 +86,12 @@ class Found:
     def _summary(self, name: str) -> dict[str, Any]:
         rounds, background = self.rounds.get(name, []), self.background_share(name)
         errors = sum((Counter(spent.errors) for spent in rounds), Counter[str]())
-        every = sorted(latency_s for spent in rounds for latency_s in spent.latencies_s)
         return {
             "cpu_us_per_request": middle([spent.service_us for spent in rounds]),
             "envoy_cpu_us_per_request": middle([spent.envoy_us for spent in rounds]),
             "p50_s": middle([spent.p50_s for spent in rounds]),
             "p99_s": middle([spent.p99_s for spent in rounds]),
-            "p999_s": percentile(every, 0.999),
+            "p999_s": self._p999_s(name),
             "rps": middle([len(spent.latencies_s) / spent.elapsed_s for spent in rounds]) or 0.0,
             "errors": errors.total(),
             "errors_by_kind": dict(errors),
@@ -102,19 +102,38 @@ class Found:
         }
 
     def _over_floor(self) -> dict[str, float | None]:
-        """Medians of what each round of ours has beyond the floor's of the same number."""
-        pairs = list(zip(self.rounds.get(FLOOR, ()), self.rounds.get(OURS, ()), strict=False))
-        floor_share, our_share = self.background_share(FLOOR), self.background_share(OURS)
-        cpu_us = [(low.service_us, high.service_us) for low, high in pairs]
-        own_us = [(low.own_us(floor_share), high.own_us(our_share)) for low, high in pairs]
+        """What ours has beyond the floor, and how many times as much processor time."""
+        pairs = self._pairs(FLOOR)
+        own_us = self._own_us(FLOOR, pairs)
         return {
-            "cpu_ratio": middle(_ratios(cpu_us)),
-            "cpu_us_per_request": middle(_differences(cpu_us)),
+            "cpu_ratio": middle(_ratios([(low.service_us, high.service_us) for low, high in pairs])),
             "own_cpu_ratio": middle(_ratios(own_us)),
             "own_cpu_us_per_request": middle(_differences(own_us)),
+            **self._beyond(FLOOR),
+        }
+
+    def _beyond(self, name: str) -> dict[str, float | None]:
+        """Medians of what each round of ours has beyond that way's of the same number; p99.9 of all rounds together."""
+        pairs = self._pairs(name)
+        return {
+            "cpu_us_per_request": middle(_differences([(low.service_us, high.service_us) for low, high in pairs])),
+            "envoy_cpu_us_per_request": middle(_differences([(low.envoy_us, high.envoy_us) for low, high in pairs])),
             "p50_s": middle(_differences([(low.p50_s, high.p50_s) for low, high in pairs])),
             "p99_s": middle(_differences([(low.p99_s, high.p99_s) for low, high in pairs])),
+            "p999_s": middle(_differences([(self._p999_s(name), self._p999_s(OURS))])),
         }
+
+    def _pairs(self, name: str) -> list[tuple[Spent, Spent]]:
+        return list(zip(self.rounds.get(name, ()), self.rounds.get(OURS, ()), strict=False))
+
+    def _own_us(self, name: str, pairs: Sequence[tuple[Spent, Spent]]) -> list[tuple[float | None, float | None]]:
+        their_share, our_share = self.background_share(name), self.background_share(OURS)
+        return [(low.own_us(their_share), high.own_us(our_share)) for low, high in pairs]
+
+    def _p999_s(self, name: str) -> float | None:
+        """Of all rounds together, since one has too few requests for it."""
+        every = sorted(latency_s for spent in self.rounds.get(name, ()) for latency_s in spent.latencies_s)
+        return percentile(every, 0.999)
 
 
 def _ratios(pairs: Sequence[tuple[float | None, float | None]]) -> list[float | None]:

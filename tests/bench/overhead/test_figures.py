@@ -65,6 +65,29 @@ def test_ratios_are_taken_pair_by_pair_so_that_a_busy_moment_hits_both() -> None
     assert report["over_floor"]["cpu_us_per_request"] == pytest.approx(2000.0)
 
 
+def test_latencies_and_envoys_own_time_are_told_beyond_the_floor_and_beyond_envoy_alone() -> None:
+    """In pairs; p99.9 of all rounds together, since a round has too few requests for it."""
+    floor, ours = [spent(0.1, (0.2,) * 600)] * 2, [spent(0.3, (0.5,) * 599 + (0.9,))] * 2
+    cell = found(floor, ours)
+    cell.rounds["envoy_alone"] = [spent(0.0, (0.1,) * 600)] * 2
+    report = cell.as_json()
+    over_floor, over_alone = report["over_floor"], report["over_envoy_alone"]
+    assert over_floor["p999_s"] == pytest.approx(0.7)
+    assert over_floor["envoy_cpu_us_per_request"] == pytest.approx(0.0)
+    assert [over_alone[key] for key in ("p50_s", "p99_s", "p999_s")] == pytest.approx([0.4, 0.4, 0.8])
+    assert over_alone["cpu_us_per_request"] == pytest.approx(500.0)  # Envoy alone has no service
+    assert over_alone.keys() < over_floor.keys()
+
+
+def test_envoys_own_time_is_compared_pair_by_pair() -> None:
+    """Envoy takes 200 µs alone, three times as much with the service, in whichever moment."""
+    alone = [Spent(100, 1.0, (0.1,) * 100, {}, (), 0.0, envoy_s, 1.0) for envoy_s in (0.02, 0.2, 0.02)]
+    ours = [Spent(100, 1.0, (0.1,) * 100, {}, (), 0.1, envoy_s, 1.0) for envoy_s in (0.06, 0.24, 0.07)]
+    over = Found(Cell(64, 1, 4096, 500.0), {"envoy_alone": alone, FLOOR: alone, OURS: ours}).as_json()
+    for name in ("over_floor", "over_envoy_alone"):
+        assert over[name]["envoy_cpu_us_per_request"] == pytest.approx(400.0)
+
+
 def test_what_is_used_while_nobody_asks_can_be_told_apart() -> None:
     """A service that uses a tenth of a core anyway, and whose other work is twice the floor's."""
     cell = found([spent(0.1)], [spent(0.3)])

@@ -28,6 +28,15 @@ def test_ratios_stand_beside_their_targets() -> None:
     assert "p50, 4 KiB at 500/s: 2.00 ms more, target 1.5: missed" in text
 
 
+def test_what_extproc_adds_to_envoy_alone_is_shown() -> None:
+    """Latencies, and Envoy's own processor time: 2,000 µs where it takes 200 alone."""
+    ours = Spent(100, 1.0, [0.017] * 100, {}, [0.0], 0.14, 0.2, 1.0)
+    heads, row, *_ = report_lines(report(spent(0.1), ours))
+    for head, value in (("with extproc  over alone", "1,800 µs"), ("p50 over alone", "7.00 ms")):
+        end = heads.index(head) + len(head)
+        assert row[:end].endswith(value)
+
+
 def test_cells_that_no_target_speaks_of_are_shown_without_one() -> None:
     """Other fleets, sizes and rates."""
     lines = list(report_lines(report(spent(0.1), spent(0.2), Cell(8, 1, 1024, None))))
