@@ -12,6 +12,7 @@ from extproc.bench.overhead.plan import Cell
 
 ALONE, FLOOR, OURS = "envoy_alone", "floor", "extproc"
 WAYS = (ALONE, FLOOR, OURS)
+FEWEST_P99, FEWEST_P999 = 100, 1000  # of fewer answers such a percentile is the slowest of them, or its neighbour
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,13 @@ class Spent:
 
     @property
     def p99_s(self) -> float | None:
-        """99th percentile of the latency."""
+        """99th percentile of the latency; of few answers, the slowest of them."""
         return percentile(self.latencies_s, 0.99)
+
+    @property
+    def told_p99_s(self) -> float | None:
+        """The same if there were answers enough to speak of one, else None."""
+        return self.p99_s if len(self.latencies_s) >= FEWEST_P99 else None
 
 
 @dataclass(slots=True)
@@ -93,6 +99,7 @@ class Found:
             "p99_s": middle([spent.p99_s for spent in rounds]),
             "p999_s": self._p999_s(name),
             "rps": middle([len(spent.latencies_s) / spent.elapsed_s for spent in rounds]) or 0.0,
+            "answers_per_round": middle([len(spent.latencies_s) for spent in rounds]) or 0.0,  # that p99_s is taken of
             "errors": errors.total(),
             "errors_by_kind": dict(errors),
             "requests": sum(spent.sent for spent in rounds),
@@ -119,7 +126,7 @@ class Found:
             "cpu_us_per_request": middle(_differences([(low.service_us, high.service_us) for low, high in pairs])),
             "envoy_cpu_us_per_request": middle(_differences([(low.envoy_us, high.envoy_us) for low, high in pairs])),
             "p50_s": middle(_differences([(low.p50_s, high.p50_s) for low, high in pairs])),
-            "p99_s": middle(_differences([(low.p99_s, high.p99_s) for low, high in pairs])),
+            "p99_s": middle(_differences([(low.told_p99_s, high.told_p99_s) for low, high in pairs])),
             "p999_s": middle(_differences([(self._p999_s(name), self._p999_s(OURS))])),
         }
 
@@ -131,9 +138,9 @@ class Found:
         return [(low.own_us(their_share), high.own_us(our_share)) for low, high in pairs]
 
     def _p999_s(self, name: str) -> float | None:
-        """Of all rounds together, since one has too few requests for it."""
+        """Of all rounds together, since one has too few requests for it; None if these have too few as well."""
         every = sorted(latency_s for spent in self.rounds.get(name, ()) for latency_s in spent.latencies_s)
-        return percentile(every, 0.999)
+        return percentile(every, 0.999) if len(every) >= FEWEST_P999 else None
 
 
 def _ratios(pairs: Sequence[tuple[float | None, float | None]]) -> list[float | None]:

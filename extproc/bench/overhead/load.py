@@ -43,7 +43,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a round."""
 
     sent: int
-    elapsed_s: float
+    elapsed_s: float  # to the last answer, and the whole round of an open loop
     latencies_s: list[float]  # of what was answered well, ascending
     errors: dict[str, int]
     late_s: list[float]  # open loop: how long after it was due each was sent, ascending
@@ -87,11 +87,16 @@ class _Run:
             await self._opened(began_s)
         return Answers(
             sent=self._sent,
-            elapsed_s=max(self._last_s - began_s, 1e-9),
+            elapsed_s=max(self._last_s - began_s, self._shortest_s()),
             latencies_s=sorted(self._latencies_s),
             errors=dict(self._errors),
             late_s=sorted(self._late_s),
         )
+
+    def _shortest_s(self) -> float:
+        """What a round lasts at the least: an open one does not end with its last answer, but when no more is due."""
+        whole = self._what.rate_rps is not None and self._what.max_requests is None
+        return self._what.seconds if whole else 1e-9
 
     async def _opened(self, began_s: float) -> None:
         what, chance = self._what, random.Random(self._what.seed)

@@ -88,6 +88,17 @@ def test_envoys_own_time_is_compared_pair_by_pair() -> None:
         assert over[name]["envoy_cpu_us_per_request"] == pytest.approx(400.0)
 
 
+def test_percentiles_of_too_few_answers_are_unknown() -> None:
+    """p99 of 99 requests is the slowest of them. Where the contract has a number there is one, and of how many."""
+    few = found([spent(latencies_s=(0.1,) * 99)] * 3, [spent(latencies_s=(0.2,) * 99)] * 3).as_json()
+    assert few["over_floor"]["p50_s"] == pytest.approx(0.1)
+    assert few["over_floor"]["p99_s"] is few["over_floor"]["p999_s"] is few[OURS]["p999_s"] is None
+    assert (few[OURS]["p99_s"], few[OURS]["answers_per_round"]) == (0.2, 99)
+    enough = found([spent(latencies_s=(0.1,) * 500)] * 2, [spent(latencies_s=(0.2,) * 500)] * 2).as_json()
+    assert enough["over_floor"]["p99_s"] == enough["over_floor"]["p999_s"] == pytest.approx(0.1)
+    assert enough[OURS]["p999_s"] == 0.2
+
+
 def test_what_is_used_while_nobody_asks_can_be_told_apart() -> None:
     """A service that uses a tenth of a core anyway, and whose other work is twice the floor's."""
     cell = found([spent(0.1)], [spent(0.3)])

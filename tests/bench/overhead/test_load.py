@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from extproc.bench.overhead.headers import ECHO_HEADER
@@ -62,6 +63,17 @@ async def test_an_open_loop_sends_each_request_that_is_due(answer: bytes) -> Non
     assert len(first.latencies_s) == len(first.late_s) == first.sent
     assert first.latencies_s == sorted(first.latencies_s)
     assert len(bodies) == first.sent + again.sent
+
+
+async def test_an_open_loop_lasts_until_no_more_is_due() -> None:
+    """Not to its last answer: the rate of answers would be more than that of requests, the fewer the more."""
+    wish = Round(port=0, body_bytes=1024, seconds=0.5, rate_rps=4.0, decided=True, seed=1)
+    async with answering(lambda _: GOOD) as (port, _):
+        load = Load()
+        found = await load.run(msgspec.structs.replace(wish, port=port))
+        load.close()
+    assert found.sent > 0
+    assert found.elapsed_s >= wish.seconds
 
 
 async def test_a_closed_loop_sends_as_many_as_are_answered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from extproc.bench.overhead.figures import FLOOR, OURS, Found, Spent
@@ -20,6 +22,12 @@ def report(floor: Spent, ours: Spent, cell: Cell | None = None) -> dict[str, Any
     return {"cells": [found.as_json()], "streams": []}
 
 
+def shown(lines: Sequence[str]) -> dict[str, str]:
+    """The first row, by its heads."""
+    heads, row = (re.split(r"\s{2,}", line.strip()) for line in lines[:2])
+    return dict(zip(heads, row, strict=True))
+
+
 def test_ratios_stand_beside_their_targets() -> None:
     """A ratio of 1.4 is within 1.5; a p50 of 2 ms more is beyond 1.5 ms."""
     text = "\n".join(report_lines(report(spent(0.1), spent(0.14, 0.012))))
@@ -31,10 +39,19 @@ def test_ratios_stand_beside_their_targets() -> None:
 def test_what_extproc_adds_to_envoy_alone_is_shown() -> None:
     """Latencies, and Envoy's own processor time: 2,000 µs where it takes 200 alone."""
     ours = Spent(100, 1.0, [0.017] * 100, {}, [0.0], 0.14, 0.2, 1.0)
-    heads, row, *_ = report_lines(report(spent(0.1), ours))
-    for head, value in (("with extproc  over alone", "1,800 µs"), ("p50 over alone", "7.00 ms")):
-        end = heads.index(head) + len(head)
-        assert row[:end].endswith(value)
+    row = shown(list(report_lines(report(spent(0.1), ours))))
+    assert (row["over alone"], row["p50 over alone"]) == ("1,800 µs", "7.00 ms")
+
+
+def test_percentiles_of_too_few_answers_are_dashes() -> None:
+    """99 answers a round: no p99, whether more or at all, and no p99.9; and no target is held against it."""
+    few = Spent(99, 1.0, [0.017] * 99, {}, [0.0], 0.14, 0.2, 1.0)
+    lines = list(report_lines(report(few, few)))
+    row = shown(lines)
+    for head in ("p99 more", "p99.9 more", "p99 over alone", "p99", "p99.9"):
+        assert row[head] == "-"
+    assert row["extproc p50"] == "17.00 ms"
+    assert not [line for line in lines if line.startswith("p99")]
 
 
 def test_cells_that_no_target_speaks_of_are_shown_without_one() -> None:
