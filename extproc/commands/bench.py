@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from extproc.commands.bench_flags import OVERHEAD, USED, refuse_unused
 from extproc.commands.bench_overhead import add_overhead_arguments, run_overhead, several
 from extproc.commands.numbers import count
 from extproc.errors import ConfigError
@@ -17,7 +18,6 @@ HELP = "measure what asking costs: through a real Envoy beside a service that do
 EXAMPLE = """extproc bench --quick
   extproc bench --body-bytes 4096 --instances 64 --rate 200,500,max
   extproc bench request --instances 64"""
-_OVERHEAD = "overhead"
 _INSTANCES, _ROUNDS = 64, 200
 
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=(_OVERHEAD, *sorted(_REPORTS)),
-        default=_OVERHEAD,
+        choices=(OVERHEAD, *sorted(_REPORTS)),
+        default=OVERHEAD,
         help="overhead: through a real Envoy, beside Envoy alone and beside a service that does nothing; "
         "request: from a body to the reply, on one core and without a network; decide: the decision alone, over "
         "32, 64 and 1,000 instances; prefixes: memory and speed of the "
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=count,
         metavar="N",
-        help=f"requests of each kind (default: {_ROUNDS}); of overhead: rounds of each cell (default: 5, or 3)",
+        help="requests of each kind, and of overhead rounds of each cell "
+        f"(default: {_ROUNDS}; of overhead: 5, with --quick 3)",
     )
     parser.add_argument(
         "--entries", type=count, default=5_000_000, metavar="N", help="of the prefix index (default: %(default)s)"
@@ -64,13 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print. Raises ConfigError."""
-    if args.what == _OVERHEAD:
+    refuse_unused(args.what, args.sources)
+    if args.what == OVERHEAD:
         return run_overhead(args)
     if len(args.instances or ()) > 1:
         raise ConfigError(f"bench {args.what} takes one number of --instances")
     args.instances = (args.instances or (_INSTANCES,))[0]
     args.rounds = args.rounds or _ROUNDS
-    if args.what in ("redis", "push", "replicas", "limits") and not args.redis_url:
+    if "redis_url" in USED[args.what] and not args.redis_url:
         raise ConfigError(f"bench {args.what} needs --redis-url, such as redis://127.0.0.1:6379/0")
     _REPORTS[args.what](args)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ import orjson
 from extproc.bench.overhead import churn, floor
 from extproc.bench.overhead.figures import FLOOR, OURS
 from extproc.demo.processes import Child, Processes, wait_for_line
+from extproc.errors import ProcessError
 
 READY_S = 30.0
+_TOLD_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,22 @@ class Parts:
         flags = ["--listen", f"unix:{self.directory / OURS}.sock", "--metrics-listen", "127.0.0.1:0", "--drain-s", "0"]
         flags += ["--redis-url", redis_url, "--fleet", fleet]
         flags += ["--workers", str(self.workers)] if self.workers > 1 else []
-        child = await self.processes.start("serve", *serve, *flags)
-        await wait_for_line(child, "workers serve" if self.workers > 1 else "serving ext_proc on", READY_S)
+        try:
+            child = await self.processes.start("serve", *serve, *flags)
+        except OSError as error:
+            raise ProcessError(f"the service cannot be started: {shlex.join(serve)}: {error.strerror}") from None
+        try:
+            await wait_for_line(child, "workers serve" if self.workers > 1 else "serving ext_proc on", READY_S)
+        except ProcessError:
+            raise ProcessError(f"the service did not serve: {shlex.join(serve)} {_what_became(child)}") from None
         return child
 
     async def _module(self, name: str, module: str, *arguments: str) -> Child:
         return await self.processes.start(name, sys.executable, "-m", module, *arguments)
+
+
+def _what_became(child: Child) -> str:
+    """Of a program that did not get ready: how it ended, and what it said last."""
+    status, lines = child.process.returncode, child.output().strip().splitlines()[-_TOLD_LINES:]
+    end = f"was not ready within {READY_S:g} s" if status is None else f"ended with status {status}"
+    return f"{end} and printed {' | '.join(lines) or 'nothing'}"

@@ -1,0 +1,67 @@
+"""What `extproc bench` does with flags that a part does not use, and what the documentation tells of its parts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from extproc.cli import command_parser, main
+from extproc.commands.bench import _REPORTS
+from extproc.commands.bench_flags import OVERHEAD, USED
+from extproc.commands.config_reference import reference
+
+COMMANDS_PAGE = Path(__file__).parents[2] / "docs/commands.md"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("decide --instances 7", "bench decide does not use --instances"),
+        ("decide --quick --workers 1", "bench decide does not use --quick, --workers"),
+        ("big-body --instances 7", "bench big-body does not use --instances"),
+        ("push --redis-url redis://127.0.0.1:1/0 --body-bytes 5", "bench push does not use --body-bytes"),
+        ("--quick --entries 5", "bench overhead does not use --entries"),
+        ("request --streams 5 --instances 8", "bench request does not use --streams"),
+    ],
+)
+def test_a_flag_that_the_part_does_not_use_is_an_error(
+    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, and nothing is measured."""
+    assert main(["bench", *arguments.split()]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"extproc bench: {told}"]
+
+
+def test_what_the_environment_says_to_all_parts_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was not said of this part."""
+    monkeypatch.setenv("EXTPROC_BENCH_WORKERS", "2")
+    assert main(["bench", "request", "--rounds", "1", "--instances", "2"]) == 0
+    assert "4 KiB" in capsys.readouterr().out
+
+
+def test_every_part_has_its_flags_and_every_flag_has_a_part() -> None:
+    """So that a new one is not forgotten."""
+    assert USED.keys() == {OVERHEAD, *_REPORTS}
+    known = {
+        action.dest
+        for action in command_parser("bench")._actions
+        if action.option_strings and not isinstance(action, argparse._HelpAction)
+    }
+    assert frozenset[str]().union(*USED.values()) == known - {"json", "config"}
+
+
+def test_the_page_of_commands_names_every_part() -> None:
+    """Whoever looks for one finds it."""
+    (row,) = (line for line in COMMANDS_PAGE.read_text().splitlines() if line.startswith("| `extproc bench`"))
+    assert [part for part in _REPORTS if f"`{part}`" not in row] == []
+
+
+def test_no_default_in_the_reference_is_cut_out_of_a_sentence() -> None:
+    """Brackets that open are closed, in every row."""
+    rows = [line for line in reference().splitlines() if line.startswith("| `bench.")]
+    assert rows
+    assert [row for row in rows for cell in row.split("|") if cell.count("(") != cell.count(")")] == []
