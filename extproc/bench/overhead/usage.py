@@ -28,8 +28,13 @@ def cpu_s(pids: Iterable[int]) -> dict[int, float]:
 
 
 def used_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """Processor seconds between two looks; one that has begun since counts from its start, one gone not at all."""
+    """Processor seconds between two looks; one that has begun since counts from its start, one `lost` not at all."""
     return sum(max(0.0, now_s - before.get(pid, 0.0)) for pid, now_s in after.items())
+
+
+def lost(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
+    """Whether a process has gone between two looks: what it used meanwhile cannot be known any more."""
+    return any(after.get(pid, -1.0) < then_s for pid, then_s in before.items())
 
 
 def memory_bytes(pids: Iterable[int]) -> int:
