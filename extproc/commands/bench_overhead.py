@@ -47,10 +47,10 @@ def add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--streams",
-        type=count,
-        default=0,
+        type=int,
         metavar="N",
-        help="also hold so many requests open at once, for the memory that each takes",
+        help="hold so many requests open at once, of each size of --body-bytes or of 4 KiB, for the memory that each "
+        "takes; 0: none (default: 1000, fewer of large bodies; with --quick 0)",
     )
     add(
         "--serve",
@@ -82,6 +82,8 @@ def run_overhead(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> Plan:
     from extproc.bench.overhead.plan import Wishes, plan, quick_plan
 
+    if args.streams is not None and args.streams < 0:
+        raise ConfigError("--streams must be 0 or more")
     wishes = Wishes(
         body_bytes=args.body_bytes or (),
         instances=args.instances or (),

@@ -10,6 +10,9 @@ KIB = 1024
 BODY_BYTES = (KIB, 4 * KIB, 32 * KIB, 128 * KIB, KIB * KIB)
 INSTANCES = (8, 64, 1000)
 WORKERS = (1,)
+STREAMS = 1000  # held at once, for their memory
+_STREAMS_BYTES = 256 * KIB * KIB  # of all their bodies, where their number is left to us: two Envoys hold each of them
+_STREAMS_BODY_BYTES = 4 * KIB
 _RATE_RPS = 500.0
 _BYTES_PER_S = 8 * KIB * KIB  # of all bodies, where the rate is left to us: beyond it Envoy is what is measured
 _WARM_UP_S = 0.5
@@ -28,6 +31,14 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Streams:
+    """So many requests with such bodies that are open at once, in each stand."""
+
+    count: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Cells in the order in which they are measured, and how. Each round is one of each way, one after another."""
 
@@ -37,8 +48,7 @@ class Plan:
     warm_up_s: float = _WARM_UP_S
     within_s: float | None = None  # for all cells of a stand; each has one round at least
     clients: int = 16  # of a closed loop, for each worker
-    streams: int = 0  # to hold at once, for their memory; 0: not measured
-    streams_body_bytes: int = 4 * KIB
+    streams: tuple[Streams, ...] = ()  # to hold for their memory, the smallest bodies first
 
     def stands(self) -> Iterator[tuple[int, int, list[Cell]]]:
         """Instances, workers, and the cells that can be measured without starting anything anew."""
@@ -57,7 +67,7 @@ class Wishes:
     seconds: float | None = None
     rounds: int | None = None
     clients: int = 16
-    streams: int = 0
+    streams: int | None = None  # 0: none
 
 
 def plan(wishes: Wishes) -> Plan:
@@ -70,7 +80,7 @@ def plan(wishes: Wishes) -> Plan:
         for rate in wishes.rates_rps or (usual_rate_rps(size), None)
     )
     seconds, rounds = wishes.seconds or 2.0, wishes.rounds or 5
-    return Plan(_once(cells), seconds, rounds, clients=wishes.clients, streams=wishes.streams)
+    return Plan(_once(cells), seconds, rounds, clients=wishes.clients, streams=_streams(wishes, STREAMS))
 
 
 def quick_plan(wishes: Wishes) -> Plan:
@@ -91,13 +101,23 @@ def quick_plan(wishes: Wishes) -> Plan:
         _QUICK_WARM_UP_S,
         _QUICK_S / len(shapes),
         wishes.clients,
-        wishes.streams,
+        _streams(wishes, 0),
     )
 
 
 def usual_rate_rps(body_bytes: int) -> float:
     """Requests a second that a small machine can carry."""
     return min(_RATE_RPS, max(10.0, _BYTES_PER_S / body_bytes))
+
+
+def _streams(wishes: Wishes, usual: int) -> tuple[Streams, ...]:
+    """Of each size that is wished, or of a small one; fewer of large ones, unless their number is wished."""
+    sizes = sorted(set(wishes.body_bytes)) or [_STREAMS_BODY_BYTES]
+    if wishes.streams is not None:
+        counts = [wishes.streams for _ in sizes]
+    else:
+        counts = [min(usual, max(1, _STREAMS_BYTES // size)) for size in sizes]
+    return tuple(Streams(count, size) for count, size in zip(counts, sizes, strict=True) if count)
 
 
 def _once(cells: Iterable[Cell]) -> tuple[Cell, ...]:

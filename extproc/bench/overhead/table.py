@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from extproc.bench.overhead.figures import ALONE, FEWEST_P99, FLOOR, OURS
@@ -104,14 +105,24 @@ def _against_targets(report: Mapping[str, Any]) -> Iterator[str]:
                     verdict = f"nothing to tell, for {lost:.0%} of the requests failed: too much for this machine"
                 rate = "" if target.rate_rps else f" ({_rate(cell)})"
                 yield f"{target.what}{rate}: {value:.2f} {target.unit}, target {target.bound:g}: {verdict}"
-    for held in report["streams"]:
-        for name in (FLOOR, OURS):
-            if (found := held.get(name)) and found["service_bytes_per_1000_streams"] is not None:
-                each = found["service_bytes_per_1000_streams"] / 1000
-                verdict = "" if name == FLOOR else f", target {_TARGET_STREAM_BYTES // KIB}"
-                verdict += "" if name == FLOOR else f": {'met' if each <= _TARGET_STREAM_BYTES else 'missed'}"
-                lost = sum(found["ended"].values())
-                yield f"memory, {held['streams']} streams, {name}: {each / KIB:.1f} KiB a stream{verdict}; {lost} lost"
+    yield from chain.from_iterable(map(_memory, report["streams"]))
+
+
+def _memory(held: Mapping[str, Any]) -> Iterator[str]:
+    """Of one stand's streams of one size; the target is for what a stream takes beyond its body."""
+    shape = f"{held['instances']} instances, {held['workers']} worker(s)"
+    what = f"memory, {held['streams']} streams of {_size(held['body_bytes'])}, {shape}"
+    for name in (FLOOR, OURS):
+        if not (found := held.get(name)) or found["service_bytes_per_1000_streams"] is None:
+            continue
+        each = found["service_bytes_per_1000_streams"] / 1000
+        met = each - held["body_bytes"] <= _TARGET_STREAM_BYTES
+        target = f", target {_TARGET_STREAM_BYTES // KIB} beyond its body: {'met' if met else 'missed'}"
+        envoy = found["envoy_bytes_per_1000_streams"] / 1000
+        yield (
+            f"{what}, {name}: {each / KIB:.1f} KiB a stream{target if name == OURS else ''}; "
+            f"its Envoy {envoy / KIB:.1f} KiB a stream; {sum(found['ended'].values())} lost"
+        )
 
 
 def _lost_share(cell: Mapping[str, Any]) -> float:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from extproc.bench.overhead.bodies import forms
-from extproc.bench.overhead.plan import BODY_BYTES, INSTANCES, KIB, Cell, Wishes, plan, quick_plan
+from extproc.bench.overhead.plan import BODY_BYTES, INSTANCES, KIB, Cell, Streams, Wishes, plan, quick_plan
 
 
 def test_the_usual_plan_has_every_size_with_every_fleet_at_a_rate_and_without() -> None:
@@ -38,6 +38,25 @@ def test_what_is_asked_for_is_measured_and_nothing_else(make: object) -> None:
     assert set(made.cells) == {Cell(2, workers, 100, rate) for workers in (1, 2) for rate in (7.0, None)}
     assert (made.seconds, made.rounds) == (1.0, 9)
     assert [(instances, workers) for instances, workers, _ in made.stands()] == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "usual", "quick"),
+    [
+        (Wishes(), [(1000, 4 * KIB)], []),
+        (Wishes(body_bytes=(128 * KIB, KIB)), [(1000, KIB), (1000, 128 * KIB)], []),
+        (Wishes(body_bytes=(KIB * KIB,)), [(256, KIB * KIB)], []),
+        (Wishes(streams=5), [(5, 4 * KIB)], [(5, 4 * KIB)]),
+        (Wishes(streams=2000, body_bytes=(KIB * KIB,)), [(2000, KIB * KIB)], [(2000, KIB * KIB)]),
+        (Wishes(streams=0), [], []),
+    ],
+)
+def test_a_thousand_streams_are_held_unless_it_shall_be_quick(
+    wishes: Wishes, usual: list[tuple[int, int]], quick: list[tuple[int, int]]
+) -> None:
+    """Of each size that is asked for; fewer of those that fill a small machine, unless their number is asked for."""
+    assert plan(wishes).streams == tuple(Streams(*each) for each in usual)
+    assert quick_plan(wishes).streams == tuple(Streams(*each) for each in quick)
 
 
 @pytest.mark.parametrize("size", [1 * KIB, 4 * KIB, 128 * KIB])

@@ -78,10 +78,27 @@ def test_what_was_not_measured_is_a_dash() -> None:
     assert "round 1 of floor: it ended" in lines
 
 
+def held(body_bytes: int, service_kib: float, envoy_kib: float, **ended: int) -> dict[str, Any]:
+    """Two thousand streams; a stream of the floor takes 20 KiB, and its Envoy 30."""
+    floor = {"service_bytes_per_1000_streams": 20 * 1024_000, "envoy_bytes_per_1000_streams": 30 * 1024_000}
+    ours = {
+        "service_bytes_per_1000_streams": service_kib * 1024_000,
+        "envoy_bytes_per_1000_streams": envoy_kib * 1024_000,
+    }
+    ways = {FLOOR: floor | {"ended": {}}, OURS: ours | {"ended": ended}}
+    return {"streams": 2000, "body_bytes": body_bytes, "instances": 64, "workers": 1, **ways}
+
+
 def test_memory_of_held_streams_is_told_by_stream() -> None:
-    """Bytes of a thousand, in KiB of one."""
-    held = {"streams": 2000, FLOOR: {"service_bytes_per_1000_streams": 20 * 1024_000, "ended": {}}}
-    held[OURS] = {"service_bytes_per_1000_streams": 70 * 1024_000, "ended": {"status 503": 3}}
-    lines = list(report_lines({"cells": [], "streams": [held]}))
-    assert "memory, 2000 streams, floor: 20.0 KiB a stream; 0 lost" in lines
-    assert "memory, 2000 streams, extproc: 70.0 KiB a stream, target 60: missed; 3 lost" in lines
+    """Bytes of a thousand, in KiB of one; the body is not what the target speaks of."""
+    streams = [held(4096, 70, 41.5, status=3), held(64 * 1024, 70, 140)]
+    lines = list(report_lines({"cells": [], "streams": streams}))
+    small, large = (
+        "memory, 2000 streams of 4 KiB, 64 instances, 1 worker(s)",
+        "memory, 2000 streams of 64 KiB, 64 instances",
+    )
+    assert f"{small}, floor: 20.0 KiB a stream; its Envoy 30.0 KiB a stream; 0 lost" in lines
+    missed = "70.0 KiB a stream, target 60 beyond its body: missed; its Envoy 41.5 KiB a stream; 3 lost"
+    assert f"{small}, extproc: {missed}" in lines
+    met = "70.0 KiB a stream, target 60 beyond its body: met; its Envoy 140.0 KiB a stream; 0 lost"
+    assert f"{large}, 1 worker(s), extproc: {met}" in lines
