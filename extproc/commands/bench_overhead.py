@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from extproc.bench.overhead.plan import Plan
 
 _FASTEST = "max"
+_WORKERS = "processes of the service (default: 1; and 2 on two cores or more, 4 and 128 KiB, 64 instances, not --quick)"
 _Value = TypeVar("_Value")
 
 
@@ -30,7 +32,7 @@ def add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
         help="less than a minute: 4 KiB, 128 KiB, 1 MiB with 64 instances and one worker",
     )
     add("--body-bytes", type=several(count), metavar="LIST", help="sizes of requests (default: 1 KiB to 1 MiB)")
-    add("--workers", type=several(count), metavar="LIST", help="processes of the service (default: 1)")
+    add("--workers", type=several(count), metavar="LIST", help=_WORKERS)
     add(
         "--rate",
         type=several(_rate),
@@ -93,6 +95,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         rounds=args.rounds,
         clients=args.clients,
         streams=args.streams,
+        cores=len(os.sched_getaffinity(0)),
     )
     return (quick_plan if args.quick else plan)(wishes)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
 from extproc.cli import command_parser, main
+from extproc.commands import bench_overhead
 from extproc.commands.bench import _REPORTS
 from extproc.commands.bench_flags import OVERHEAD, USED
 from extproc.commands.config_reference import reference
@@ -41,6 +43,22 @@ def test_what_the_environment_says_to_all_parts_is_no_error(
     monkeypatch.setenv("EXTPROC_BENCH_WORKERS", "2")
     assert main(["bench", "request", "--rounds", "1", "--instances", "2"]) == 0
     assert "4 KiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("cores", "workers"), [({0}, {1}), ({0, 3}, {1, 2})])
+def test_more_workers_are_measured_on_as_many_cores_as_may_be_used(
+    cores: set[int], workers: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on as many as the machine has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    made = bench_overhead._plan(command_parser("bench").parse_args([]))
+    assert {cell.workers for cell in made.cells} == workers
+
+
+def test_fewer_streams_than_none_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    assert main(["bench", "--streams", "-1"]) == 2
+    assert capsys.readouterr().err == "extproc bench: --streams must be 0 or more\n"
 
 
 def test_every_part_has_its_flags_and_every_flag_has_a_part() -> None:

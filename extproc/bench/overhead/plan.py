@@ -10,6 +10,8 @@ KIB = 1024
 BODY_BYTES = (KIB, 4 * KIB, 32 * KIB, 128 * KIB, KIB * KIB)
 INSTANCES = (8, 64, 1000)
 WORKERS = (1,)
+MORE_WORKERS = 2  # if there are cores for them, and where targets speak of one: everywhere would double the time
+MORE_WORKERS_INSTANCES, MORE_WORKERS_BODY_BYTES = (64,), (4 * KIB, 128 * KIB)
 STREAMS = 1000  # held at once, for their memory
 _STREAMS_BYTES = 256 * KIB * KIB  # of all their bodies, where their number is left to us: two Envoys hold each of them
 _STREAMS_BODY_BYTES = 4 * KIB
@@ -68,15 +70,19 @@ class Wishes:
     rounds: int | None = None
     clients: int = 16
     streams: int | None = None  # 0: none
+    cores: int = 1  # that there are
 
 
 def plan(wishes: Wishes) -> Plan:
-    """All combinations. The usual rates: a fixed one, less for large bodies, and as fast as it goes."""
+    """All combinations. The usual rates: a fixed one, less for large bodies, and as fast as it goes.
+
+    The usual workers: one, and in a part of the combinations two.
+    """
     cells = (
         Cell(instances, workers, size, rate)
         for instances in wishes.instances or INSTANCES
-        for workers in wishes.workers or WORKERS
-        for size in wishes.body_bytes or BODY_BYTES
+        for workers in wishes.workers or _usual_workers(instances, wishes.cores)
+        for size in _sizes(workers, wishes)
         for rate in wishes.rates_rps or (usual_rate_rps(size), None)
     )
     seconds, rounds = wishes.seconds or 2.0, wishes.rounds or 5
@@ -108,6 +114,18 @@ def quick_plan(wishes: Wishes) -> Plan:
 def usual_rate_rps(body_bytes: int) -> float:
     """Requests a second that a small machine can carry."""
     return min(_RATE_RPS, max(10.0, _BYTES_PER_S / body_bytes))
+
+
+def _usual_workers(instances: int, cores: int) -> tuple[int, ...]:
+    more = cores >= MORE_WORKERS and instances in MORE_WORKERS_INSTANCES
+    return (*WORKERS, MORE_WORKERS) if more else WORKERS
+
+
+def _sizes(workers: int, wishes: Wishes) -> Sequence[int]:
+    """Those that are wished; of these, the ones for more workers if nobody has asked for so many."""
+    sizes = wishes.body_bytes or BODY_BYTES
+    every = wishes.workers or workers in WORKERS
+    return sizes if every else [size for size in sizes if size in MORE_WORKERS_BODY_BYTES]
 
 
 def _streams(wishes: Wishes, usual: int) -> tuple[Streams, ...]:

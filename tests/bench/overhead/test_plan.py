@@ -17,6 +17,26 @@ def test_the_usual_plan_has_every_size_with_every_fleet_at_a_rate_and_without() 
     assert Cell(1000, 1, KIB * KIB, None) in cells
 
 
+def test_with_two_cores_the_usual_plan_has_two_workers_where_targets_speak_of_one() -> None:
+    """Four cells more, and one more stand; all others as with one core."""
+    one, two = plan(Wishes()), plan(Wishes(cores=8))
+    more = set(two.cells) - set(one.cells)
+    assert more == {Cell(64, 2, size, rate) for size, rate in ((4 * KIB, 500.0), (128 * KIB, 64.0))} | {
+        Cell(64, 2, size, None) for size in (4 * KIB, 128 * KIB)
+    }
+    assert set(one.cells) < set(two.cells)
+    assert [stand[:2] for stand in two.stands()] == [(8, 1), (64, 1), (64, 2), (1000, 1)]
+
+
+def test_what_is_asked_for_narrows_the_two_workers_as_well() -> None:
+    """Neither fleets nor sizes come back by them; and none of them where workers are asked for, or quick."""
+    assert {cell.workers for cell in plan(Wishes(cores=2, workers=(1,))).cells} == {1}
+    assert {cell.workers for cell in plan(Wishes(cores=2, instances=(8,))).cells} == {1}
+    assert {cell.workers for cell in plan(Wishes(cores=2, body_bytes=(KIB,))).cells} == {1}
+    assert {cell.body_bytes for cell in plan(Wishes(cores=2, body_bytes=(4 * KIB,))).cells} == {4 * KIB}
+    assert {cell.workers for cell in quick_plan(Wishes(cores=8)).cells} == {1}
+
+
 def test_the_quick_plan_ends_within_a_minute_and_holds_what_targets_speak_of() -> None:
     """Rounds with their pauses, all three ways, and ten seconds to start."""
     quick = quick_plan(Wishes())
