@@ -1,7 +1,8 @@
-"""A process that is the least an ext_proc service in this stack can be: it names the pool, and does nothing else.
+"""A process that is an ext_proc service as anybody would write it, and does nothing: it names the pool, that is all.
 
 `python -m extproc.bench.overhead.floor unix:/path` prints a line once it serves. uvloop, grpc.aio and upb as in the
-real one; every reply is serialised once; messages are parsed to know their kind, and nothing of them is read.
+real one; every reply is serialised once; messages are parsed to know their kind, and nothing of them is read. How gRPC
+reads its sockets is left as gRPC has it, or as the environment says; the real one chooses for itself.
 """
 
 from __future__ import annotations
