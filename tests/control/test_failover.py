@@ -48,6 +48,7 @@ def passed(status: int, first: Verdict) -> Seen:
 
 
 BROKEN, FULL, NEUTRAL, IS_WELL = Verdict.BROKEN, Verdict.FULL, Verdict.NEUTRAL, Verdict.WELL
+ERRED = Verdict.ERRED
 CASES = {
     "resets at the headers": Case(resets, retried(BROKEN), 1, early=True),
     "resets after the body": Case(resets, retried(BROKEN), 1),
@@ -59,7 +60,7 @@ CASES = {
     "503 and when to come back": Case(answers("503 Full", b"", "retry-after: 7\r\n"), retried(FULL), 1),
     "429": Case(answers("429 Too Many", b"", "retry-after: 7\r\n"), retried(FULL), 1),
     "504": Case(answers("504 Late"), retried(BROKEN), 1),
-    "501, which others would say too": Case(answers("501 No", b"no"), passed(501, NEUTRAL), body=b"no"),
+    "501, which others would say too": Case(answers("501 No", b"no"), passed(501, ERRED), body=b"no"),
     "400, the client's own": Case(answers("400 Bad", b"too long"), passed(400, NEUTRAL), body=b"too long"),
     "404": Case(answers("404 What", b"?"), passed(404, NEUTRAL), body=b"?"),
     "201": Case(answers("201 Created", b"{}"), passed(201, IS_WELL), body=b"{}"),

@@ -9,7 +9,8 @@ import pytest
 from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
 from extproc.core.values.decision import Reason
-from tests.core.builders import instance, request, router
+from extproc.core.values.outcome import Features
+from tests.core.builders import instance, publish, request, router
 from tests.core.test_learning import choose, finish
 
 REFUSED = {"status": 503, "flags": ("upstream_connection_failure",)}
@@ -39,6 +40,7 @@ def reasons(made: Router, now: float) -> dict[str, Reason]:
         ({"status": 503, "flags": ("upstream_overflow",)}, None),  # Envoy's own circuit breaker
         ({"status": 503, "flags": ("no_healthy_upstream",)}, None),
         ({"status": 500}, None),  # may be one odd prompt
+        ({"status": 501}, None),
         ({"status": 400}, None),
         ({"status": 404}, None),
         ({"status": 413}, None),
@@ -122,6 +124,94 @@ def test_after_a_rest_one_request_tries_the_instance_and_its_first_byte_lets_the
     assert made.choose(request("second"), 11.2, 0.0).chosen.instance.id == well.id  # type: ignore[union-attr]
     made.served_by(probe, ill.address, 11.3, 200)
     assert made.choose(request("third"), 11.4, 0.0).chosen.instance.id == ill.id  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("status", [500, 501, 505, 599])
+def test_one_that_answers_nothing_but_errors_rests_from_the_third_on_and_longer_each_time(status: int) -> None:
+    """Fast errors make it look idle. On probation one more is enough, and a good answer ends it all."""
+    made = router(instance("a"), instance("b"))
+    ill = made.fleet.members()[0].instance
+
+    def errs(now: float) -> dict[str, Reason]:
+        made.attempted(Attempt(ill.address, status, duration_s=0.01), now)
+        return reasons(made, now + 0.02)
+
+    assert errs(10.0) == errs(11.0) == {}
+    assert errs(12.0) == {"a": Reason.COOLING_DOWN}
+    assert reasons(made, 13.1) == {}
+    assert errs(15.0) == {"a": Reason.COOLING_DOWN}
+    assert reasons(made, 16.5) == {"a": Reason.COOLING_DOWN}
+    made.attempted(Attempt(ill.address, 200), 30.0)
+    assert errs(31.0) == errs(32.0) == {}
+
+
+def test_errors_with_a_good_answer_between_are_odd_prompts() -> None:
+    """Nothing is held against the instance, however many there are in all."""
+    made = router(instance("a"), instance("b"))
+    address = made.fleet.members()[0].instance.address
+    for number in range(30):
+        made.attempted(Attempt(address, 200 if number % 3 == 2 else 500), 10.0 + number / 10)
+        assert reasons(made, 10.05 + number / 10) == {}
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_what_clients_do_wrong_is_never_held_against_an_instance(status: int) -> None:
+    """And it neither adds to errors nor ends their row."""
+    made = router(instance("a"), instance("b"))
+    address = made.fleet.members()[0].instance.address
+    for number in range(9):
+        made.attempted(Attempt(address, status), 10.0 + number)
+    assert reasons(made, 19.0) == {}
+    for each in (500, status, 500, status, 500):
+        made.attempted(Attempt(address, each), 20.0)
+    assert reasons(made, 20.1) == {"a": Reason.COOLING_DOWN}
+
+
+def test_errors_that_envoy_retried_pause_the_first_choice_and_are_counted_no_second_time() -> None:
+    """Two such prompts, each tried at both: neither rests."""
+    made = router(instance("a"), instance("b"))
+    members = {member.instance.id: member.instance.address for member in made.fleet.members()}
+    for number in range(2):
+        features, address = choose(made, f"odd-{number}", now=10.0 * number)
+        other = next(each for each in members.values() if each != address)
+        finish(made, features, other, now=10.0 * number + 1.0, status=500, attempts=2, duration_s=0.1)
+        assert Reason.COOLING_DOWN not in reasons(made, 10.0 * number + 1.1).values()
+
+
+def test_errors_of_an_incarnation_that_has_ended_do_not_count_for_the_next() -> None:
+    """A restart is a new start."""
+    made = router(instance("a"), instance("b"))
+    first = made.fleet.members()[0].instance
+    for _ in range(2):
+        made.attempted(Attempt(first.address, 500), 10.0)
+    publish(made, instance("a", incarnation="2", address=first.address), 11.0)
+    for _ in range(2):
+        made.attempted(Attempt(first.address, 500), 12.0)
+    assert reasons(made, 12.1) == {}
+
+
+def test_an_instance_that_fails_fast_gets_hardly_anything_of_a_steady_stream() -> None:
+    """Twenty requests a second for 20 s; the others take a second each."""
+    made = router(instance("a"), instance("b"), instance("c"))
+    sent = dict.fromkeys("abc", 0)
+    open_requests: list[tuple[float, float, Features]] = []
+    for number in range(400):
+        now = number / 20
+        for ends_s, begun_s, told in [each for each in open_requests if each[0] <= now]:
+            status = 500 if told.instance_key == "a@1" else 200
+            address = next(m.instance.address for m in made.fleet.members() if m.instance.key == told.instance_key)
+            made.release(told.request_id, ends_s)
+            finish(made, told, address, now=ends_s, status=status, duration_s=ends_s - begun_s)
+        open_requests = [each for each in open_requests if each[0] > now]
+        for member in made.fleet.members():
+            publish(made, member.instance, now)
+        asked = request(f"steady-{number}")
+        chosen = made.choose(asked, now, number % 7 / 7).chosen
+        assert chosen is not None
+        sent[chosen.instance.id] += 1
+        takes_s = 0.005 if chosen.instance.id == "a" else 1.0
+        open_requests.append((now + takes_s, now, made.features(asked, chosen)))
+    assert sent["a"] < 15
 
 
 def made_reservation(name: str, now: float) -> Any:

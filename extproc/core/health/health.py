@@ -6,6 +6,7 @@ from extproc.core.fleet.fleet import Member
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.slow_start import WarmUps
+from extproc.core.health.strikes import Strikes
 from extproc.core.health.verdict import Attempt, Verdict, verdict
 from extproc.core.values.outcome import Outcome
 
@@ -20,6 +21,7 @@ class Health:
         self._cooldowns = cooldowns
         self._backpressure = backpressure
         self._warm_ups = warm_ups
+        self._strikes = Strikes()
 
     def attempted(self, member: Member, attempt: Attempt, now: float) -> None:
         """One attempt at an instance has ended."""
@@ -29,12 +31,17 @@ class Health:
                 self._cooldowns.fail(key, now, sent_s)
             case Verdict.FULL:
                 self._backpressure.push_back(key, now, sent_s, attempt.retry_after_s)
+            case Verdict.ERRED:
+                self._erred(key, now, sent_s)
             case Verdict.WELL:
                 self.is_well(key, now, sent_s - _LOG_LATE_S)
                 self._warm_ups.answered(key, member.ready_since_s, sent_s - _LOG_LATE_S)
 
     def passed_over(self, key: str, outcome: Outcome, now: float) -> None:
-        """Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder."""
+        """Envoy went on to an alternative. What it met first is told, if at all, by `attempted`; else the milder.
+
+        That is pause enough also where it was an error: no strike is counted beside it.
+        """
         self._backpressure.push_back(key, now, now - outcome.duration_s)
 
     def judge_partner(self, key: str, outcome: Outcome, now: float) -> None:
@@ -49,6 +56,8 @@ class Health:
             self._cooldowns.fail(key, now, sent_s)
         elif judged is Verdict.FULL and not outcome.flags:
             self._backpressure.push_back(key, now, sent_s)
+        elif judged is Verdict.ERRED and not outcome.flags:
+            self._erred(key, now, sent_s)
 
     def begins(self, key: str, status: int, now: float, sent_s: float) -> None:
         """An answer begins with this status: an instance on probation is well long before that has ended."""
@@ -57,6 +66,7 @@ class Health:
 
     def is_well(self, key: str, now: float, sent_s: float) -> None:
         """An instance answered a request that was sent at `sent_s`."""
+        self._strikes.clear(key)
         self._cooldowns.succeed(key, now, sent_s)
         self._backpressure.succeed(key, now, sent_s)
 
@@ -65,3 +75,8 @@ class Health:
         self._cooldowns.forget(key)
         self._backpressure.forget(key)
         self._warm_ups.forget(key)
+        self._strikes.clear(key)
+
+    def _erred(self, key: str, now: float, sent_s: float) -> None:
+        if self._strikes.strike(key):
+            self._cooldowns.fail(key, now, sent_s)

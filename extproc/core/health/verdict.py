@@ -13,7 +13,8 @@ class Verdict(StrEnum):
     WELL = "well"  # it answered
     BROKEN = "broken"  # it could not be reached, cut the line, or a proxy before it says so
     FULL = "full"  # it is alive and takes nothing more for now: backpressure
-    NEUTRAL = "neutral"  # says nothing of it: the client's own mistake, one odd prompt, or Envoy's own refusal
+    ERRED = "erred"  # one odd prompt, or the instance is broken: that shows when it goes on (`Strikes`)
+    NEUTRAL = "neutral"  # says nothing of it: the client's own mistake, or Envoy's own refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,13 @@ _LOCAL_FLAGS = frozenset(
 _SILENT_FLAGS = frozenset({"stream_idle_timeout", "upstream_request_timeout"})
 _BROKEN_STATUSES = frozenset({502, 504})
 _FULL_STATUSES = frozenset({429, 503})
+_SERVER_ERROR = 500  # and what is above
 
 
 def verdict(status: int, flags: Collection[str]) -> Verdict:
     """Judge one attempt by its HTTP status, 0 if there was none, and Envoy's response flags.
 
-    A client that hung up is not held against an instance. 500 may be one odd prompt; any other 4xx is the client's own.
+    A client that hung up is not held against an instance, and any other 4xx is the client's own mistake.
     """
     if not _BROKEN_FLAGS.isdisjoint(flags):
         return Verdict.BROKEN
@@ -70,4 +72,6 @@ def verdict(status: int, flags: Collection[str]) -> Verdict:
         return Verdict.BROKEN
     if status in _FULL_STATUSES:
         return Verdict.FULL
+    if status >= _SERVER_ERROR:
+        return Verdict.ERRED
     return Verdict.WELL if 200 <= status < 300 else Verdict.NEUTRAL
