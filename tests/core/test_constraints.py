@@ -12,7 +12,7 @@ import pytest
 from extproc.core.decide import decide
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import CacheSource, Reason, Rejection
-from extproc.core.values.instance import Load
+from extproc.core.values.instance import Lifecycle, Load
 from extproc.core.values.request import RequestClass
 from tests.core.builders import MODEL, blocks, publish, request
 from tests.core.test_columns import NAMES, Scene, agree
@@ -84,6 +84,9 @@ def both(first: Callable[[Scene], None], then: Callable[[Scene], None]) -> Calla
     return befalls
 
 
+COMING: dict[str, Any] = {"models": (), "lifecycle": Lifecycle.LOADING}
+GONE = (Lifecycle.UNHEALTHY, Lifecycle.DRAINING, Lifecycle.STOPPED)
+NOT_YET = Rejection("b", Reason.NOT_READY, "Ready", "Loading")
 QUEUE = Load(running=1, waiting=1)
 SHORT = {"max_model_len_tokens": 2000}
 LONG = {"prompt_tokens": 1500, "max_output_tokens": 3000}
@@ -93,6 +96,35 @@ PUSHED_BACK = Rejection("b", Reason.PUSHED_BACK, 0.0, 1.0)
 TIGHT = Rejection("a", Reason.CONTEXT_TOO_LONG, 4500, 2000)
 SILENT_TOO, FAILED_TOO, TIGHT_TOO = (msgspec.structs.replace(each, instance_id="b") for each in (SILENT, FAILED, TIGHT))
 CASES = {
+    # An engine that starts lists no models yet; what it is to load says which may come.
+    "no models, and ready": Case(
+        fleet=({"models": ()}, {}), chosen="b", rejected=(Rejection("a", Reason.MODEL_NOT_SERVED, MODEL, ()),),
+    ),
+    "no models, ready, and could load it": Case(
+        fleet=({"models": (), "loadable": (MODEL,)},), chosen=None,
+        rejected=(Rejection("a", Reason.MODEL_NOT_SERVED, MODEL, (MODEL,)),),
+    ),
+    "no models, and starting or loading": Case(
+        fleet=(COMING | {"lifecycle": Lifecycle.STARTING}, COMING), chosen=None,
+        rejected=(Rejection("a", Reason.NOT_READY, "Ready", "Starting"), NOT_YET),
+    ),
+    "to load it": Case(
+        fleet=({}, COMING | {"loadable": ("other", MODEL)}), chosen="a", rejected=(NOT_YET,),
+    ),
+    "to load another": Case(
+        fleet=({}, COMING | {"loadable": ("other",)}), chosen="a",
+        rejected=(Rejection("b", Reason.MODEL_NOT_SERVED, MODEL, ("other",)),),
+    ),
+    "no models, and ill or gone": Case(
+        fleet=tuple({"models": (), "lifecycle": each} for each in GONE), chosen=None,
+        rejected=tuple(Rejection(name, Reason.MODEL_NOT_SERVED, MODEL, ()) for name in "abc"),
+    ),
+    "ill or gone, with the model": Case(
+        fleet=tuple({"models": (), "loadable": (MODEL,), "lifecycle": each} for each in GONE), chosen=None,
+        rejected=tuple(
+            Rejection(name, Reason.NOT_READY, "Ready", each.value) for name, each in zip("abc", GONE, strict=True)
+        ),
+    ),
     # The queue: what is beyond the batch, this request included.
     "queue with a place": Case(
         fleet=({"max_num_seqs": 2},), rules={"max_queued": 1}, befalls=sent(2), chosen="a",

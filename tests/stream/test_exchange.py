@@ -297,6 +297,17 @@ def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
     assert (reply.status, reply.reason, reply.retry_after_s) == (503, "not_ready", 1)
 
 
+@pytest.mark.parametrize(
+    "beside", [{"models": ()}, {"models": (), "lifecycle": Lifecycle.STARTING, "loadable": ("another",)}]
+)
+def test_a_name_that_nobody_serves_nor_will_is_a_404_whatever_else_is_there(beside: dict[str, Any]) -> None:
+    """An instance that lists no models is not there for all of them."""
+    made = router(instance("a", models=("known",)), instance("b", **beside))
+    _, reply = ask(made, chat())
+    assert isinstance(reply, Answer)
+    assert (reply.status, reply.reason) == (404, "model_not_found")
+
+
 def test_the_partner_of_a_pair_is_named_in_a_header_of_its_own() -> None:
     """The request goes to the one that answers; the prompt is over when the answer begins."""
     made = Router(Policy(hand_over=HandOver.LLM_D))

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from extproc.core.snapshot import Policy, Snapshot
 
 
+_COMING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
+
+
 class Demand(NamedTuple):
     """What a request demands that an instance has or has not, whatever happens. Many requests share one."""
 
@@ -83,9 +86,8 @@ def demand_of(request: Request, *, whole: bool = True) -> Demand:
 
 def misfit(demand: Demand, instance: Instance) -> Rejection | None:
     """First demand that an instance does not fulfil, None if there is none."""
-    # While a model loads, the engine lists no models yet; its lifecycle tells more than "not served".
-    if demand.model not in instance.models and instance.models:
-        return Rejection(instance.id, Reason.MODEL_NOT_SERVED, demand.model, instance.models)
+    if not may_serve(demand.model, instance):
+        return Rejection(instance.id, Reason.MODEL_NOT_SERVED, demand.model, instance.models or instance.loadable)
     if demand.needs and instance.capabilities is not None:
         missing = demand.needs.difference(instance.capabilities)
         if missing:
@@ -96,6 +98,19 @@ def misfit(demand: Demand, instance: Instance) -> Rejection | None:
     if demand.whole and instance.role is not Role.BOTH:
         return Rejection(instance.id, Reason.ROLE_TAKES_HALF, Role.BOTH.value, instance.role.value)
     return None
+
+
+def may_serve(model: str, instance: Instance) -> bool:
+    """Whether an instance answers to a model's name, or may once it has started.
+
+    An engine that starts lists no models yet. What it is to load, if that is told, says which names may come; then its
+    lifecycle tells more than "not served".
+    """
+    if instance.models or instance.lifecycle is Lifecycle.READY:
+        return model in instance.models
+    if instance.loadable:
+        return model in instance.loadable
+    return instance.lifecycle in _COMING
 
 
 def obstacle(
