@@ -86,7 +86,7 @@ def _lack(rejection: Rejection) -> float:
             return _LIFECYCLES.get(str(has), _FAR)
         case Reason.CAPABILITY_MISSING:
             return float(len(needs)) if isinstance(needs, tuple) else 1.0
-        case Reason.STALE | Reason.COOLING_DOWN:
+        case Reason.STALE | Reason.COOLING_DOWN | Reason.PUSHED_BACK:
             return has if isinstance(has, int | float) else _FAR
     if isinstance(needs, int | float) and isinstance(has, int | float):
         if rejection.reason is Reason.KV_FULL:  # many have none free

@@ -46,6 +46,8 @@ def said(rejection: Rejection) -> str:
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
         case Reason.COOLING_DOWN if isinstance(has, int | float):
             return f"failed a moment ago and rests for {has:.1f} s"
+        case Reason.PUSHED_BACK if isinstance(has, int | float):
+            return f"answered 429 or 503 a moment ago and is left out for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
         return _said_in_numbers(rejection, needs, has)
     return f"needs {_names(needs)}, has {_names(has)}"
