@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
+from itertools import islice
 
 import numpy as np
 
 from extproc.core.admission.bounds import Bounds, kept
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
-from extproc.core.prefixes.cached import Cached
-from extproc.core.pricing.cost import Pricing
+from extproc.core.prefixes.cached import Cached, Hits
+from extproc.core.pricing.cost import Prices, Pricing
 from extproc.core.pricing.near_tie import draw_near_tie, least
 from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.values.arrays import Flags, Floats
@@ -32,8 +33,9 @@ def decide(
     `now` is in seconds on the clock of the snapshot; `draw` in [0, 1) settles near-ties; `full` are keys of instances
     that are known to have no place left, whatever the snapshot says. With `bounds` only those may be chosen that are
     predicted to keep them, and none that answered "too much" a moment ago. `name_all`: as alternatives, and not only as
-    many as are worth a retry. Nothing is changed: the caller books the choice. No fitting instance is a Decision
-    without `chosen`, never an error.
+    many as are worth a retry. Where fewer fulfil all constraints than that, those follow that are asked as a last
+    resort. Nothing is changed: the caller books the choice. No fitting instance is a Decision without `chosen`, never
+    an error.
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
@@ -42,25 +44,45 @@ def decide(
     cached = Cached(request, snapshot, now)
     hits = cached.hits()
     found = with_kv_room(found, request, snapshot, hits.tokens())
-    eligible = found.fit
-    rejected = _rejected(request, found, eligible, snapshot, now, full, hits.tokens())
-    if not np.count_nonzero(eligible):
-        asked = last_resorts(found, snapshot, now, pushed_back=bounds is None)
-        resort = next((each for each in asked if np.count_nonzero(each)), None)
-        if resort is None:
+    asked = found.fit
+    rejected = _rejected(request, found, asked, snapshot, now, full, hits.tokens())
+    if not np.count_nonzero(asked):
+        resorts = last_resorts(found, snapshot, now, pushed_back=bounds is None)
+        first = next((each for each in resorts if np.count_nonzero(each)), None)
+        if first is None:
             return Decision(None, (), rejected)
-        eligible = resort
-    prices = Pricing(request, snapshot, now, 1.0 if bounds is None else bounds.harm_share).prices(eligible, hits)
+        asked = first
+    pricing = Pricing(request, snapshot, now, 1.0 if bounds is None else bounds.harm_share)
+    prices, eligible = pricing.prices(asked, hits), asked
     if bounds is not None:
-        held_to = kept(bounds, prices, eligible, request)
-        rejected += held_to.rejections(prices, eligible)
+        held_to = kept(bounds, prices, asked, request)
+        rejected += held_to.rejections(prices, asked)
         eligible = held_to.flags
         if not np.count_nonzero(eligible):
             return Decision(None, (), rejected)
     most = len(eligible) if name_all else snapshot.policy.alternatives
     rows = _drawn(prices.total_s, eligible, snapshot.policy, draw, most)
     chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
+    lacking = snapshot.policy.alternatives - len(alternatives)
+    if lacking > 0 and found.any_waivable:
+        rungs = last_resorts(found, snapshot, now, pushed_back=bounds is None)
+        further = _further((rung & ~asked for rung in rungs), request, pricing, hits, bounds)
+        alternatives += [resort.candidate(row, cached.claims(row)) for resort, row in islice(further, lacking)]
     return Decision(chosen, tuple(alternatives), rejected)
+
+
+def _further(
+    rungs: Iterable[Flags], request: Request, pricing: Pricing, hits: Hits, bounds: Bounds | None
+) -> Iterator[tuple[Prices, int]]:
+    """Rows of these rungs in their order, the cheapest of each first, with its prices."""
+    for rung in rungs:
+        if not np.count_nonzero(rung):
+            continue
+        prices = pricing.prices(rung, hits)
+        kept_to = rung if bounds is None else kept(bounds, prices, rung, request).flags
+        total_s = np.where(kept_to, prices.total_s, np.inf)
+        for row in least(total_s, int(np.count_nonzero(kept_to))):
+            yield prices, row
 
 
 def _drawn(total_s: Floats, eligible: Flags, policy: Policy, draw: float, most: int) -> list[int]:

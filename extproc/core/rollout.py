@@ -53,11 +53,11 @@ def rolled_out(share: float, session: str, tenant: str, request_id: str) -> bool
 def went(chosen: Candidate | None, weighed: Decision, instance: Instance) -> Went:
     """Hold where a request went against `chosen`, where it would have. `weighed` names all that could serve it."""
     agrees = chosen is not None and chosen.instance.key == instance.key
-    found = next((each for each in weighed.candidates if each.instance.key == instance.key), None)
+    found = next((each for each in weighed.peers if each.instance.key == instance.key), None)
     if found is None:
         unfit = next((each.reason for each in weighed.rejected if each.instance_id == instance.id), None)
         return Went(instance.key, agrees, unfit=unfit)
-    least_s = min(each.cost.total_s for each in weighed.candidates)
+    least_s = min(each.cost.total_s for each in weighed.peers)
     return Went(instance.key, agrees, found.cost.total_s - least_s)
 
 

@@ -20,7 +20,8 @@ def placed(
         if choice.decision.chosen is None:
             return choice
         decided_s = moment.now
-        ranked = [candidate.instance for candidate in choice.decision.candidates]
+        # Before one that is asked as a last resort, another model of the request's may have a place.
+        ranked = [candidate.instance for candidate in choice.decision.peers]
         place = yield from moment.ask(
             TakePlace(request_id, tuple(Place(each.key, router.limit(each)) for each in ranked))
         )

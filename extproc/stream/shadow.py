@@ -76,7 +76,7 @@ def seen(router: Router, shadow: Shadow, head: ResponseHeaders, now: float) -> F
         return None
     instance: Instance = member.instance
     weighed = shadow.weighed or Decision(None)
-    found = next((each for each in weighed.candidates if each.instance.key == instance.key), None)
+    found = next((each for each in weighed.peers if each.instance.key == instance.key), None)
     router.book_seen(request, found or instance, shadow.decided_at_s, now, head.status)
     chosen = None if shadow.choice is None else shadow.choice.decision.chosen
     shadow.went = went(chosen, weighed, instance)

@@ -58,15 +58,8 @@ def decide_one_by_one(
     if bounds is not None:
         for pushed_back in (1, 5):  # who said "too much" is asked only where nobody can be held
             rungs.pop(pushed_back, None)
-    eligible = rungs[min(rungs)] if rungs else []
-    harm_share = 1.0 if bounds is None else bounds.harm_share
-    ranked = sorted(
-        [
-            _held_back(price(request, snapshot, member, now, harm_share), member, eligible, snapshot, now)
-            for member in eligible
-        ],
-        key=lambda candidate: candidate.cost.total_s,
-    )
+    eligible = rungs.pop(min(rungs)) if rungs else []
+    ranked = _ranked(request, snapshot, eligible, now, bounds)
     if bounds is not None and ranked:
         broken = _broken(request, snapshot, ranked, bounds, now)
         rejected += [each for member in eligible if (each := broken[member.instance.id]) is not None]
@@ -77,7 +70,23 @@ def decide_one_by_one(
     limit_s = best_s + min(policy.near_tie_s, best_s * policy.near_tie_share)
     ties = max(1, sum(candidate.cost.total_s <= limit_s for candidate in ranked))
     chosen = ranked.pop(min(ties - 1, int(draw * ties)))
+    for rung in sorted(rungs):  # who is left out of a rung by bounds is not asked after all
+        further = _ranked(request, snapshot, rungs[rung], now, bounds)
+        broken = {} if bounds is None else _broken(request, snapshot, further, bounds, now)
+        ranked += [each for each in further if broken.get(each.instance.id) is None]
     return Decision(chosen, tuple(ranked[: policy.alternatives]), tuple(rejected))
+
+
+def _ranked(
+    request: Request, snapshot: Snapshot, eligible: list[Member], now: float, bounds: Bounds | None
+) -> list[Candidate]:
+    """What the request would cost on each of those that are weighed against each other, the cheapest first."""
+    harm_share = 1.0 if bounds is None else bounds.harm_share
+    priced = [
+        _held_back(price(request, snapshot, member, now, harm_share), member, eligible, snapshot, now)
+        for member in eligible
+    ]
+    return sorted(priced, key=lambda candidate: candidate.cost.total_s)
 
 
 def _broken(

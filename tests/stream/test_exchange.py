@@ -228,6 +228,20 @@ def test_in_strict_mode_a_place_is_taken_over_all_routers_before_a_request_is_ro
         assert made.ledger.in_flight() == {}
 
 
+def test_in_strict_mode_a_last_resort_is_asked_for_a_place_when_no_sound_instance_has_one() -> None:
+    """Not in the same breath: another model of the request's may have one before."""
+    made = router(instance("a"), instance("b"), policy=Policy(max_in_flight=5))
+    made.backpressure.push_back("b@1", 0.0, 0.0)
+    exchange = Exchange(made, "1", Rules(strict=True))
+    exchange.receive(RequestHeaders("POST", CHAT, last=False), 0.0, 0.0)
+    wish = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
+    assert wish == TakePlace("1", (Place("a@1", 5),))
+    assert one(exchange.resume(None, 0.0, 0.0)) == TakePlace("1", (Place("b@1", 5),))
+    reply = one(exchange.resume(0, 0.0, 0.0))
+    assert isinstance(reply, RouteTo)
+    assert (reply.features.instance_key, reply.alternatives) == ("b@1", ())
+
+
 def test_where_no_place_is_left_over_all_routers_the_client_may_come_again() -> None:
     made, exchange, _ = placing(max_in_flight=5)
     reply = one(exchange.resume(None, 0.0, 0.0))

@@ -78,6 +78,11 @@ class Fitting(msgspec.Struct, frozen=True):
         fit = self.able if self.long_enough is None else self.able & self.long_enough
         return fit if self.sound is None else fit & self.sound
 
+    @property
+    def any_waivable(self) -> bool:
+        """Whether anybody may fail a constraint that is waived where no better one is left."""
+        return self.sound is not None or self.long_enough is not None
+
 
 def demand_of(request: Request, *, whole: bool = True) -> Demand:
     """The part of a request's constraints that depends on no numbers."""
@@ -188,7 +193,7 @@ def with_kv_room(found: Fitting, request: Request, snapshot: Snapshot, cached_to
 
 
 def last_resorts(found: Fitting, snapshot: Snapshot, now: float, *, pushed_back: bool = True) -> Iterator[Flags]:
-    """Whom to ask where nobody fulfils all constraints: the first of these that is not empty.
+    """Whom to ask where nobody fulfils all constraints: the first of these that is not empty; for a retry, the next.
 
     `pushed_back`: also those that said "too much", if there is no other way for the request but to be refused.
 

@@ -7,6 +7,7 @@ These are msgspec structs, since each decision makes a dozen of them: a `Cost` o
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import takewhile
 from operator import add
 
 import msgspec
@@ -135,6 +136,16 @@ class Decision(msgspec.Struct, frozen=True):
         if chosen is None:
             return None
         return next((each.reason for each in self.rejected if each.instance_id == chosen.instance.id), None)
+
+    @property
+    def peers(self) -> tuple[Candidate, ...]:
+        """The first candidates, that fail what the chosen one fails: mostly nothing.
+
+        Those after them are asked only for a retry, where something better was tried before.
+        """
+        failed = {each.instance_id: each.reason for each in self.rejected}
+        waived = self.waived
+        return tuple(takewhile(lambda each: failed.get(each.instance.id) is waived, self.candidates))
 
     def with_chosen(self, place: int) -> Decision:
         """The same with another of its candidates chosen, by its place among them."""
