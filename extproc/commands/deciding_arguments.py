@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from extproc.commands.destination_arguments import add_destination_arguments
-from extproc.commands.numbers import count, seconds, seconds_or_zero
+from extproc.commands.numbers import count, count_or_zero, seconds, seconds_or_zero
 from extproc.commands.redis_arguments import add_redis_arguments
 from extproc.commands.trust_arguments import add_trust_arguments
 from extproc.config import ServeSettings, directories
@@ -36,9 +36,9 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-queued",
-        type=count,
+        type=count_or_zero,
         metavar="N",
-        help="requests on one instance beyond its batch at the most (default: no limit)",
+        help="requests on one instance beyond its batch at the most, 0: none waits there (default: no limit)",
     )
     parser.add_argument(
         "--max-kv-share",

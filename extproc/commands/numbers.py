@@ -38,6 +38,14 @@ def count(text: str) -> int:
     return value
 
 
+def count_or_zero(text: str) -> int:
+    """A whole number, 0 or more."""
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
 def port(text: str) -> int:
     """A TCP port; 0 stands for a free one."""
     value = _whole(text)

@@ -44,6 +44,7 @@ _WORDS = {  # by the name of an argparse type
     "int": "a whole number",
     "float": "a number",
     "count": "a whole number, 1 or more",
+    "count_or_zero": "a whole number, 0 or more",
     "seconds": "a number of more than 0",
     "seconds_or_zero": "a number, 0 or more",
     "share": "a number from 0 to 1",

@@ -82,7 +82,7 @@ REQUEST: dict[str, tuple[Any, ...]] = {
 }
 POLICY: dict[str, tuple[Any, ...]] = {
     "max_in_flight": (3,),
-    "max_queued": (1,),
+    "max_queued": (0, 1),
     "max_kv_share": (0.01, 0.05, 1.0),
     "near_tie_share": (0.0, 0.5),
     "near_tie_s": (1.0,),

@@ -133,6 +133,22 @@ CASES = {
         fleet=({"max_num_seqs": 2},), rules={"max_queued": 1}, befalls=sent(3), chosen=None,
         rejected=(Rejection("a", Reason.QUEUE_TOO_LONG, 2, 1),),
     ),
+    "queue of none, and a place in the batch": Case(
+        fleet=({"max_num_seqs": 2},), rules={"max_queued": 0}, befalls=sent(1), chosen="a",
+    ),
+    "queue of none, and the batch full": Case(
+        fleet=({"max_num_seqs": 2},), rules={"max_queued": 0}, befalls=sent(2), chosen=None,
+        rejected=(Rejection("a", Reason.QUEUE_TOO_LONG, 1, 0),),
+    ),
+    "queue of none of its own": Case(
+        fleet=({"max_num_seqs": 2, "tags": {"max_queued": "0"}}, {"hardware": "l40s"}), rules={"max_queued": 9},
+        befalls=both(sent(2), fails("b")), chosen="b",
+        rejected=(Rejection("a", Reason.QUEUE_TOO_LONG, 1, 0), Rejection("b", Reason.COOLING_DOWN, 0.0, 1.0)),
+    ),
+    "queue of one, of which a class may fill half": Case(
+        fleet=({"max_num_seqs": 2},), rules={"max_queued": 1}, befalls=sent(2), chosen=None,
+        asked={"request_class": RequestClass.BATCH}, rejected=(Rejection("a", Reason.QUEUE_TOO_LONG, 1, 0),),
+    ),
     "queue full, and a batch that is not known": Case(
         fleet=({"max_num_seqs": 1, "load": QUEUE}, {"max_num_seqs": None, "load": QUEUE}), rules={"max_queued": 1},
         chosen="b",

@@ -23,11 +23,14 @@ from tests.core.builders import instance, request, router
         ({"max_queued": "0"}, Limits(10, 0, 1.5)),
         ({"max_in_flight": "none", "max_queued": "none"}, Limits(None, None, 1.5)),
         ({"max_kv_share": "0.9"}, Limits(10, 2, 0.9)),
-        *(({"max_kv_share": each}, Limits(10, 2, None)) for each in ("none", "0", "-1", "inf", "nan")),
+        ({"max_kv_share": "none"}, Limits(10, 2, None)),
+        *(({"max_kv_share": each}, Limits(10, 2, 1.5)) for each in ("0", "-1", "inf", "nan", "0,8", "", "80 %")),
+        *(({"max_in_flight": each}, Limits(10, 2, 1.5)) for each in ("0", "-1", "8.0", "many", "", "٣", "9" * 400)),
+        *(({"max_queued": each}, Limits(10, 2, 1.5)) for each in ("-1", "1.5", "unlimited", "")),
     ],
 )
 def test_tags_of_an_instance_stand_above_the_rules_for_all(tags: dict[str, str], limits: Limits) -> None:
-    """A tag that is no number takes a limit away."""
+    """`none` takes a limit away. A slip of the pen does not."""
     assert limits_of(instance(tags=tags), Policy(max_in_flight=10, max_queued=2, max_kv_share=1.5)) == limits
 
 
@@ -40,12 +43,23 @@ def test_flags_of_the_service_are_the_rules_for_all() -> None:
     assert limits_of(instance(), policy(parser.parse_args([]), OperatorPolicy())) == Limits(None, None, None)
 
 
+def test_a_queue_of_none_may_be_wished_for_by_its_flag() -> None:
+    """Of requests at once there is one at the least."""
+    parser = ArgumentParser()
+    add_deciding_arguments(parser)
+    assert policy(parser.parse_args(["--max-queued", "0"]), OperatorPolicy()).max_queued == 0
+    for wrong in (["--max-queued", "-1"], ["--max-in-flight", "0"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(wrong)
+
+
 @pytest.mark.parametrize(
     ("limits", "max_num_seqs", "places"),
     [
         (Limits(None, None), 8, None),
         (Limits(5, None), 8, 5),
         (Limits(None, 2), 8, 10),
+        (Limits(None, 0), 8, 8),
         (Limits(5, 2), 8, 5),
         (Limits(20, 2), 8, 10),
         (Limits(None, 2), None, None),

@@ -162,7 +162,7 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
     if columns.any_limit:
         weights = weights_for(request, snapshot.policy.classes)
         able = able & (columns.requests < limits_for(weights, columns.max_in_flight))
-        able &= columns.batch_requests - columns.max_num_seqs <= limits_for(weights, columns.max_queued)
+        able &= columns.batch_requests - columns.max_num_seqs <= limits_for(weights, columns.max_queued, least=0)
     if full:
         able = able.copy()
         for key in full:
@@ -251,7 +251,7 @@ def _too_busy(request: Request, instance: Instance, work: Work, policy: Policy) 
     limit = limit_for(weights, limits.max_in_flight)
     if limit is not None and work.requests >= limit:
         return Rejection(instance.id, Reason.AT_CONCURRENCY_LIMIT, work.requests + 1, limit)
-    limit = limit_for(weights, limits.max_queued)
+    limit = limit_for(weights, limits.max_queued, least=0)
     if limit is not None and instance.max_num_seqs is not None:
         queued = work.requests + 1 - instance.max_num_seqs
         if queued > limit:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT_TAG = "max_in_flight"
 MAX_QUEUED_TAG = "max_queued"
 MAX_KV_SHARE_TAG = "max_kv_share"
+_NO_LIMIT = "none"
+_MOST_DIGITS = 15  # a float holds any such number, and an engine has never so many requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +35,29 @@ class Limits:
 
 
 def limits_of(instance: Instance, policy: Policy) -> Limits:
-    """Limits of one instance. A tag that is no such number, such as `none`, takes the limit away."""
+    """Limits of one instance. The tag `none` takes a limit away; one that is no such number changes nothing."""
     tags = instance.tags
     if not tags:
         return Limits(policy.max_in_flight, policy.max_queued, policy.max_kv_share)
     return Limits(
-        _number(tags[MAX_IN_FLIGHT_TAG]) if MAX_IN_FLIGHT_TAG in tags else policy.max_in_flight,
-        _number(tags[MAX_QUEUED_TAG]) if MAX_QUEUED_TAG in tags else policy.max_queued,
-        _share(tags[MAX_KV_SHARE_TAG]) if MAX_KV_SHARE_TAG in tags else policy.max_kv_share,
+        _number(tags.get(MAX_IN_FLIGHT_TAG, ""), policy.max_in_flight, least=1),
+        _number(tags.get(MAX_QUEUED_TAG, ""), policy.max_queued, least=0),
+        _share(tags.get(MAX_KV_SHARE_TAG, ""), policy.max_kv_share),
     )
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+def _number(text: str, usual: int | None, least: int) -> int | None:
+    if text == _NO_LIMIT:
+        return None
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
+    return number if number >= least else usual
 
 
-def _share(text: str) -> float | None:
+def _share(text: str, usual: float | None) -> float | None:
+    if text == _NO_LIMIT:
+        return None
     try:
         share = float(text)
     except ValueError:
-        return None
-    return share if 0.0 < share < math.inf else None
+        return usual
+    return share if 0.0 < share < math.inf else usual

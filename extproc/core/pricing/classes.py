@@ -101,15 +101,18 @@ def weights_for(request: Request, policy: ClassPolicy) -> ClassWeights:
     )
 
 
-def limit_for(weights: ClassWeights, limit: int | None) -> int | None:
-    """The part of one of the operator's limits that a request may fill, at least one; None stays no limit."""
-    return None if limit is None else max(1, int(limit * weights.queue_share))
+def limit_for(weights: ClassWeights, limit: int | None, least: int = 1) -> int | None:
+    """The part of one of the operator's limits that a request may fill, and `least`; None stays no limit.
+
+    Of places there is one at the least, or a class could never be served; of a queue, to wait nowhere is a limit too.
+    """
+    return None if limit is None else max(least, int(limit * weights.queue_share))
 
 
-def limits_for(weights: ClassWeights, limits: Floats) -> Floats:
+def limits_for(weights: ClassWeights, limits: Floats, least: int = 1) -> Floats:
     """`limit_for` a column of limits, where no limit is infinite."""
     filled: Floats = np.floor(limits * weights.queue_share)
-    return np.maximum(filled, 1.0)
+    return np.maximum(filled, least)
 
 
 def _check(kind: RequestClass, weights: ClassWeights) -> None:
