@@ -18,7 +18,6 @@ from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.option import Choice, Option
 
-_PLACES = {reason: place for place, reason in enumerate(Reason)}
 _MARK = "\x01"  # no header holds it
 _APART = 977.0  # the digits of a draw that instances of one model have not used
 
@@ -47,12 +46,12 @@ def choose_option(
         doubted = doubted or [each for each in decided if each[1].chosen is not None]
     if doubted:
         return _choice(_cheapest(doubted, policy, draw), seen)
-    return _choice(max(seen, key=lambda each: _PLACES[_reason(each[1])]), seen)
+    return _choice(max(seen, key=_nearness), seen)
 
 
 def nearest_reason(decided: Sequence[_Decided]) -> Reason:
     """Of those that cannot serve, or only in doubt, the reason that stands nearest to success."""
-    return max((_reason(decision) for _, decision in decided), key=_PLACES.__getitem__)
+    return _reason(max(decided, key=_nearness)[1])
 
 
 def total_s(option: Option, decision: Decision) -> float:
@@ -63,6 +62,10 @@ def total_s(option: Option, decision: Decision) -> float:
 
 def _reason(decision: Decision) -> Reason:
     return decision.waived or decision.reason or Reason.NO_INSTANCE
+
+
+def _nearness(decided: _Decided) -> float:
+    return decided[1].nearness
 
 
 def _rank(option: Option) -> int:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from extproc.core.reasons.rejection_text import said
 from extproc.core.reasons.retry_after import wait_s
 from extproc.core.snapshot import Snapshot
-from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.decision import Decision, Reason, Rejection, nearness
 from extproc.core.values.instance import Lifecycle
 from extproc.core.values.request import Request
 
-_REASONS = {reason: place for place, reason in enumerate(Reason)}  # those that pass with time stand last
 _LIFECYCLES = {
     lifecycle.value: float(place)
     for place, lifecycle in enumerate(
@@ -71,9 +70,9 @@ def nearest_miss(request: Request, decision: Decision, snapshot: Snapshot, now: 
     )
 
 
-def distance(rejection: Rejection) -> tuple[int, float]:
+def distance(rejection: Rejection) -> tuple[float, float]:
     """How far an instance is from serving: first by the order of reasons, then by how much it lacks."""
-    return -_REASONS[rejection.reason], _lack(rejection)
+    return -nearness(rejection), _lack(rejection)
 
 
 def _lack(rejection: Rejection) -> float:

@@ -15,6 +15,8 @@ _NUMBERS = {  # what the two numbers of a reason count
     Reason.HOLDING_FULL: "would hold {needs} requests, may hold {has}",
 }
 _TIMES = {  # the same of those that are seconds
+    Reason.COOLING_DOWN: "failed a moment ago and rests for {has:.1f} s",
+    Reason.PUSHED_BACK: "answered 429 or 503 a moment ago and is left out for {has:.1f} s",
     Reason.TTFT_BEYOND_BOUND: "would answer after {needs:.2f} s, {has:.2f} s are left",
     Reason.TPOT_BEYOND_BOUND: "would take {needs_ms:.1f} ms a token, {has_ms:.1f} ms are allowed",
     Reason.DEADLINE_UNREACHABLE: "needs {needs:.2f} s at the least, {has:.2f} s are left",
@@ -36,6 +38,8 @@ def said(rejection: Rejection) -> str:
             return f"has the quality {_number(has)}, not {_number(needs)}"
         case Reason.COST_TOO_HIGH:
             return f"would cost {_money(needs)}, may cost {_money(has)}"
+        case Reason.PLACEMENT_UNREADABLE:
+            return f"is left out: {_not_understood(needs)}"
         case Reason.NOT_READY:
             return f"is {has}, not {needs}"
         case Reason.MODEL_COLD:
@@ -44,10 +48,6 @@ def said(rejection: Rejection) -> str:
             return f"is being loaded, {has}"
         case Reason.STALE if isinstance(has, int | float):
             return f"was last heard of {has:.1f} s ago, {_number(needs)} s are allowed"
-        case Reason.COOLING_DOWN if isinstance(has, int | float):
-            return f"failed a moment ago and rests for {has:.1f} s"
-        case Reason.PUSHED_BACK if isinstance(has, int | float):
-            return f"answered 429 or 503 a moment ago and is left out for {has:.1f} s"
     if isinstance(needs, int | float) and isinstance(has, int | float):
         return _said_in_numbers(rejection, needs, has)
     return f"needs {_names(needs)}, has {_names(has)}"
@@ -73,6 +73,14 @@ def _number(value: object) -> str:
 def _money(value: object) -> str:
     """Money with as many digits as tell something."""
     return f"{value:.3g}" if isinstance(value, int | float) else str(value)
+
+
+def _not_understood(demands: object) -> str:
+    terms = demands if isinstance(demands, tuple | list) else (demands,)
+    quoted = tuple(f"'{each}'" for each in terms)
+    if len(quoted) == 1:
+        return f"the demand {quoted[0]} is not understood"
+    return f"the demands {_names(quoted)} are not understood"
 
 
 def _names(value: object) -> str:

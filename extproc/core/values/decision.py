@@ -12,7 +12,7 @@ from operator import add
 
 import msgspec
 
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, Lifecycle
 
 
 class Reason(StrEnum):
@@ -58,6 +58,18 @@ class Rejection(msgspec.Struct, frozen=True):
     reason: Reason
     needs: str | float | tuple[str, ...]
     has: str | float | tuple[str, ...]
+
+
+_PLACES = {reason: float(place) for place, reason in enumerate(Reason)}
+_LEAVING = frozenset({Lifecycle.DRAINING.value, Lifecycle.STOPPED.value})
+
+
+def nearness(rejection: Rejection) -> float:
+    """How near an instance came to serving, by the order of reasons: the higher, the nearer."""
+    # One that leaves will not be there later: that it has room is no reason to come again with what is too long.
+    if rejection.reason is Reason.NOT_READY and rejection.has in _LEAVING:
+        return _PLACES[Reason.CONTEXT_TOO_LONG] - 0.5
+    return _PLACES[rejection.reason]
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
@@ -160,4 +172,14 @@ class Decision(msgspec.Struct, frozen=True):
             return None
         if not self.rejected:
             return Reason.NO_INSTANCE
-        return max((rejection.reason for rejection in self.rejected), key=list(Reason).index)
+        return max(self.rejected, key=nearness).reason
+
+    @property
+    def nearness(self) -> float:
+        """`nearness` of the constraint that is waived, or of what stands nearest to success; the last for a choice."""
+        waived = self.waived
+        if waived is not None:
+            return _PLACES[waived]
+        if self.chosen is not None or not self.rejected:
+            return _PLACES[Reason.NO_INSTANCE]
+        return max(map(nearness, self.rejected))
