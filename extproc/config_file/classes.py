@@ -62,7 +62,7 @@ class ListedClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     value_per_hour: Annotated[
         float | msgspec.UnsetType | None,
         key(
-            "what an hour of its waiting is worth, in your currency; null: money counts nothing",
+            "what an hour of its waiting is worth, in your currency, 0.000001 at the least; null: money counts nothing",
             "per hour",
             usual=_OfClass,
         ),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import pytest
 
+from extproc.core.decide import decide
 from extproc.core.pricing.classes import DEFAULT_CLASSES, ClassPolicy, ClassWeights, limit_for, weights_for
 from extproc.core.pricing.slo import Slo
+from extproc.core.snapshot import Policy
 from extproc.core.values.request import RequestClass
-from tests.core.builders import request
+from tests.core.builders import instance, request, router
 
 POLICY = ClassPolicy()
 
@@ -83,6 +86,9 @@ def test_money_counts_for_nothing_by_default() -> None:
         {"queue_share": 0.0},
         {"queue_share": 1.5},
         {"value_per_hour": 0.0},
+        {"value_per_hour": 1e-300},
+        {"value_per_hour": 9e-7},
+        {"value_per_hour": float("inf")},
     ],
 )
 def test_weights_that_turn_a_cost_into_a_gain_are_refused(changes: dict[str, Any]) -> None:
@@ -90,6 +96,18 @@ def test_weights_that_turn_a_cost_into_a_gain_are_refused(changes: dict[str, Any
     table = dict(DEFAULT_CLASSES) | {RequestClass.BATCH: ClassWeights(**changes)}
     with pytest.raises(ValueError, match=f"{next(iter(changes))} of batch"):
         ClassPolicy(classes=table)
+
+
+@pytest.mark.filterwarnings("error")
+def test_whatever_an_hour_is_worth_and_costs_the_cost_is_finite() -> None:
+    """The least that may be said, and the dearest instance that a registry may tell of."""
+    table = dict(DEFAULT_CLASSES) | {RequestClass.INTERACTIVE: ClassWeights(value_per_hour=1e-6)}
+    fleet = instance("a", price_per_hour=1e15), instance("b", price_per_hour=1.0)
+    asked = request(prompt_tokens=30_000, expected_output_tokens=10**6)
+    made = router(*fleet, policy=Policy(classes=ClassPolicy(classes=table)))
+    decision = decide(asked, made.snapshot(), 0.0, 0.0)
+    assert [each.instance.id for each in decision.candidates] == ["b", "a"]
+    assert all(isfinite(each.cost.total_s) for each in decision.candidates)
 
 
 @pytest.mark.parametrize("limit", ["ttft_s", "tpot_s"])

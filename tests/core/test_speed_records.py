@@ -119,6 +119,8 @@ def test_what_was_exported_can_be_given_back() -> None:
         ({"kind": 7}, r"\$.kinds\[0\].kind"),
         ({"constants": {**TABLE, "a_ms": -1.0}}, "none negative"),
         ({"constants": {**TABLE, "d_ms": 0.0}}, "above 0"),
+        ({"constants": {**TABLE, "d_ms": 1e-300}}, "0.001 at the least"),
+        ({"constants": {**TABLE, "a_ms": 9e-4}}, "0.001 at the least"),
         ({"prefill": {"scale": 0.0}}, "between"),
         ({"decode": {"covariance": [1.0, 1.0, 2.0]}}, "covariance"),
         ({"prefill": {"overhead_s": -1.0}}, "overheads"),

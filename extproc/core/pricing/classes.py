@@ -16,6 +16,8 @@ from extproc.core.pricing.slo import Slo
 from extproc.core.values.arrays import Floats, Number, plus, times
 from extproc.core.values.request import Request, RequestClass
 
+_LEAST_VALUE_PER_HOUR = 1e-6  # prices are divided by it: by less, no cost beside them would be seen, nor a sum finite
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassWeights:
@@ -119,8 +121,10 @@ def _check(kind: RequestClass, weights: ClassWeights) -> None:
     for name in ("ttft", "completion", "pressure", "harm", "miss"):
         if not 0.0 <= getattr(weights, name) < float("inf"):
             raise ValueError(f"{name} of {kind.value} must be 0 or more, and finite")
-    if weights.value_per_hour is not None and not 0.0 < weights.value_per_hour < float("inf"):
-        raise ValueError(f"value_per_hour of {kind.value} must be more than 0; leave it out to let money count nothing")
+    value = weights.value_per_hour
+    if value is not None and not _LEAST_VALUE_PER_HOUR <= value < float("inf"):
+        least = f"{_LEAST_VALUE_PER_HOUR:f} or more, and finite"
+        raise ValueError(f"value_per_hour of {kind.value} must be {least}; leave it out to let money count nothing")
     if not 0.0 < weights.queue_share <= 1.0:
         raise ValueError(f"queue_share of {kind.value} must be more than 0 and at most 1")
     for name in ("ttft_s", "tpot_s"):  # times are told as shares of these

@@ -27,6 +27,7 @@ from extproc.errors import UNREADABLE
 _RESTORED_DOUBT = 4.0  # variances of what was learned before a start are taken to be this much larger
 _LEAST_DEVIATION = 0.03
 _MOST_MS = 3.6e6  # of a step or a part of it: an hour
+_LEAST_STEP_MS = 1e-3  # of a step whatever it computes: no GPU is told to do anything in less
 _LEAST_VARIANCE = 1e-18  # none is so small or, turned over, so large; its inverse can still be told
 _LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prior's deviation is 10 ms
 # What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
@@ -237,10 +238,11 @@ def _check(record: KindRecord) -> None:
     """Raise ValueError for numbers that no kind has."""
     constants = msgspec.structs.astuple(record.constants)
     if not all(0.0 <= number <= _MOST_MS for number in constants) or not (
-        record.constants.a_ms > 0.0 and record.constants.d_ms > 0.0
+        record.constants.a_ms >= _LEAST_STEP_MS and record.constants.d_ms >= _LEAST_STEP_MS
     ):
         raise ValueError(
-            f"{record.kind}: constants are milliseconds, none negative or beyond {_MOST_MS:g}, a_ms and d_ms above 0"
+            f"{record.kind}: constants are milliseconds, none negative or beyond {_MOST_MS:g},"
+            f" a_ms and d_ms above 0, {_LEAST_STEP_MS:g} at the least"
         )
     scales = [record.prefill.scale, record.decode.scale]
     scales += [factor for told in record.instances.values() for factor in (told.prefill, told.decode)]
