@@ -447,3 +447,11 @@ def test_an_explanation_names_the_partner_and_holds_nothing_against_a_half() -> 
     assert told.options[0].terms_s["communication"] > 0.0
     assert "goes to d0" in as_text(told)
     assert "p0 computes its prompt" in as_text(told)
+
+
+def test_the_partner_is_not_counted_among_those_that_would_have_cost_more() -> None:
+    """It is named: the request goes to both."""
+    made = router(P0, D0, policy=PD)
+    told = explain(material(LONG, made.choose(LONG, 0.0, 0.0), made.snapshot(), 0.0))
+    assert (told.partner, told.further) == ("p0", 0)
+    assert "more at a higher cost" not in as_text(told)

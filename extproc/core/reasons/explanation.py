@@ -149,6 +149,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         waived.pop(partner, None)  # it takes no whole request, and need not
     options = tuple(_option(each, waived.pop(each.instance.id, None)) for each in decision.candidates)
     listed = {option.instance for option in options} | {each.instance_id for each in decision.rejected}
+    listed |= set() if partner is None else {partner}
     nearest = "" if known.miss is None else known.miss.instance
     rejected = sorted(
         waived.values() if decision.chosen else decision.rejected,
