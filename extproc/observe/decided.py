@@ -43,9 +43,12 @@ def _of_decision(decision: Decision, *, routed: bool) -> Told:
         found["partner"] = decision.partner.instance.id
     if decision.chosen is not None and routed:
         found |= _of_choice(decision.chosen)
-        if decision.alternatives:
-            second = decision.alternatives[0]
-            found |= {"second.instance": second.instance.id, "second.total_s": second.cost.total_s}
+        second = decision.second
+        if second is not None:
+            found |= {
+                "second.instance": second.candidate.instance.id,
+                "second.total_s": second.candidate.cost.total_s,
+            }
     return found
 
 

@@ -14,15 +14,17 @@ from extproc.core.flight.prompts import prompt_id
 from extproc.core.flight.sharing import Sharing
 from extproc.core.pairs.hand_over import WORKER_ID_TAG, HandOver
 from extproc.core.pairs.pairing import Pairing
-from extproc.core.reasons.explanation import explain, material
-from extproc.core.reasons.explanation_text import as_text
+from extproc.core.reasons.explanation import Explanation, explain, material
+from extproc.core.reasons.explanation_text import as_line, as_text
 from extproc.core.reasons.measured import prediction_errors
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speeds import Speeds
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.instance import Instance, Lifecycle, Load, Role
+from extproc.core.values.option import Option
 from extproc.core.values.outcome import Outcome
+from extproc.core.values.request import Request
 from tests.core.builders import MODEL, blocks, features, instance, publish, request, router
 from tests.core.measured import Truth
 
@@ -455,3 +457,68 @@ def test_the_partner_is_not_counted_among_those_that_would_have_cost_more() -> N
     told = explain(material(LONG, made.choose(LONG, 0.0, 0.0), made.snapshot(), 0.0))
     assert (told.partner, told.further) == ("p0", 0)
     assert "more at a higher cost" not in as_text(told)
+
+
+def explained(made: Router, asked: Request = LONG, draw: float = 0.0) -> Explanation:
+    snapshot = made.snapshot()
+    decision = made.weigh((Option(asked),), 0.0, draw).decision
+    return explain(material(asked, decision, snapshot, 0.0))
+
+
+def test_what_the_best_instance_alone_would_have_cost_is_told_of_a_pair() -> None:
+    """It was weighed, and no retry goes there: the headers name a partner."""
+    slow = instance("slow", hardware="l40s")
+    made = router(P0, D0, slow, instance("slower", hardware="l40s", load=Load(running=90, waiting=0)), policy=PD)
+    told = explained(made)
+    assert (told.chosen, told.partner, [option.instance for option in told.options]) == ("d0", "p0", ["d0"])
+    assert [(other.instance, other.partner) for other in told.others] == [("slow", None)]
+    alone = router(slow).weigh((Option(LONG),), 0.0, 0.0).decision.chosen
+    assert alone is not None
+    assert told.others[0].total_s == pytest.approx(alone.cost.total_s)
+    assert told.second is not None
+    assert (told.second.instance, told.second.partner, told.second.near_tie) == ("slow", None, False)
+    assert told.second.difference_s == pytest.approx(alone.cost.total_s - told.options[0].total_s)
+    assert told.second.text.startswith("slow alone would have cost ")
+    assert told.further == 1
+    text = as_text(told)
+    assert told.second.text in text.replace("\n", " ")
+    rows = [line.split()[:2] for line in text.splitlines() if line.startswith(("d0", "slow"))]
+    assert rows[-2:] == [["d0", "p0"], ["slow", "itself"]]
+    assert "second: slow alone" in as_line(told)
+
+
+def test_the_best_pair_with_another_partner_is_told_of_and_the_nearest_of_all_is_the_second() -> None:
+    """Whoever a retry may go to: here the other one that answers is far dearer."""
+    busy = changed(D1, load=Load(running=200, waiting=50, kv_usage=0.8))
+    told = explained(router(P0, P1, D0, busy, policy=PD))
+    assert [(option.instance, option.partner) for option in told.options] == [("d0", "p0"), ("d1", "p0")]
+    assert [(other.instance, other.partner) for other in told.others] == [("d0", "p1")]
+    assert told.second is not None
+    assert (told.second.instance, told.second.partner, told.second.near_tie) == ("d0", "p1", True)
+    assert told.second.text.startswith("d0 with p1 would have cost 0.000 s more")
+    assert told.further == 0
+
+
+def test_a_pair_that_was_named_by_its_headers_is_held_against_other_pairs_too() -> None:
+    """With `dynamo` there is nowhere to retry, and still a second best."""
+    fleet = [changed(each, tags={WORKER_ID_TAG: str(n)}) for n, each in enumerate((P0, D0, D1))]
+    told = explained(router(*fleet, policy=Policy(hand_over=HandOver.DYNAMO)))
+    assert [option.instance for option in told.options] == ["d0"]
+    assert told.second is not None
+    assert (told.second.instance, told.second.partner) == ("d1", "p0")
+
+
+def test_an_instance_alone_that_is_in_doubt_is_no_second_best() -> None:
+    """What it fails is told instead."""
+    made = router(P0, D0, BOTH, policy=Policy(hand_over=HandOver.LLM_D, alternatives=0))
+    made.cooldowns.fail(BOTH.key, 0.0, 0.0)
+    told = explained(made, request("s", prompt_tokens=50))
+    assert (told.chosen, told.others, told.second) == ("d0", (), None)
+    assert [(each.instance, each.reason) for each in told.rejected] == [("both", Reason.COOLING_DOWN)]
+
+
+def test_what_was_weighed_beside_a_pair_stays_known_when_a_retry_is_taken_in_its_place() -> None:
+    """As where no place is left in strict mode."""
+    decision = router(P0, D0, D1, instance("slow", hardware="l40s"), policy=PD).choose(LONG, 0.0, 0.0)
+    assert decision.others
+    assert decision.with_chosen(1).others == decision.others

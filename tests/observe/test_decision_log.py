@@ -6,12 +6,17 @@ import logging
 
 import pytest
 
+from extproc.core.pairs.hand_over import HandOver
+from extproc.core.snapshot import Policy
+from extproc.core.values.instance import Role
+from extproc.observe.decided import decided
 from extproc.observe.decision_log import DecisionLog
 from extproc.observe.recorder import drawn
 from extproc.observe.settings import DECISIONS
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import PassOn, RequestHeaders
+from extproc.stream.messages import PassOn, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
+from tests.core.builders import features, instance, router
 from tests.observe.test_records import ask, fleet
 
 
@@ -34,6 +39,16 @@ def test_a_share_of_decisions_is_told(level: int, share: float, told: object, ca
     found = [vars(record) for record in caplog.records]
     assert [each["request"] for each in found] == [f"r{n}" for n in range(30) if told(f"r{n}")]  # type: ignore[operator]
     assert all(each["reply"] == "because" and each["took_s"] == 0.001 for each in found)
+
+
+def test_the_second_best_of_a_pair_is_told_though_no_retry_goes_there() -> None:
+    """The one that `extproc explain` names."""
+    halves = (instance(name, role=role, kv_domain="d") for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)))
+    made = router(*halves, instance("slow", hardware="l40s"), policy=Policy(hand_over=HandOver.LLM_D))
+    exchange = ask(made, "r")
+    told = decided(exchange, RouteTo("", (), features()))
+    assert (told["instance"], told["partner"], told["second.instance"]) == ("d", "p", "slow")
+    assert float(told["second.total_s"]) > float(told["cost.total_s"])
 
 
 def test_what_has_no_id_is_told_only_where_all_are(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from extproc.core.pairs.hand_over import HandOver, names_who_answers
 from extproc.core.pairs.pairing import Pairing, as_candidate
 from extproc.core.pricing.near_tie import draw_near_tie
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.values.decision import Decision, Reason, Rejection
+from extproc.core.values.decision import Decision, Reason, Rejection, Way
 from extproc.core.values.request import Request
 
 
@@ -29,7 +29,8 @@ def paired(
     """The decision, or the pair that costs less than its choice, or that stands where no instance alone can.
 
     `decision` is what `decide` found for the same arguments. Alternatives of a pair can take the prompt over from the
-    same partner, since a retry carries the same headers. With `bounds` only pairs count that keep them.
+    same partner, since a retry carries the same headers; the best of what else was weighed is among its `others`.
+    With `bounds` only pairs count that keep them.
     """
     if snapshot.policy.hand_over is HandOver.NONE:
         return decision
@@ -62,7 +63,17 @@ def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: 
     # What a whole request would have failed there is no reason against a half; what the half itself fails is.
     rejected = [each for each in decision.rejected if each.instance_id not in involved]
     rejected += [pairing.missed[each] for each in sorted(involved) if each in pairing.missed]
-    return Decision(as_candidate(pair), tuple(map(as_candidate, others)), tuple(rejected), pair.prefill)
+    ranked = tuple(map(as_candidate, (pair, *others)))
+    return Decision(ranked[0], ranked[1:], tuple(rejected), pair.prefill, _others(decision, pairs, (pair, *others)))
+
+
+def _others(alone: Decision, pairs: list[Pair], named: Collection[Pair]) -> tuple[Way, ...]:
+    """The best instance alone, unless it was only asked for want of a better one, and the best pair not yet named."""
+    found = [] if alone.chosen is None or alone.waived is not None else [Way(alone.chosen)]
+    other = next((each for each in pairs if all(each is not one for one in named)), None)
+    if other is not None:
+        found.append(Way(as_candidate(other), other.prefill))
+    return tuple(found)
 
 
 def _told(rejection: Rejection, pairing: Pairing) -> Rejection:

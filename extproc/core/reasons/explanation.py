@@ -6,6 +6,7 @@ when somebody asks. Cost terms are read from the fields of `Cost`, so that a new
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,7 +16,7 @@ from extproc.core.reasons.model_choice import ModelsTold
 from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
 from extproc.core.reasons.rejection_text import said
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.values.decision import Candidate, Cost, Decision, Reason, Rejection
+from extproc.core.values.decision import Candidate, Cost, Decision, Reason, Rejection, Way
 from extproc.core.values.request import Request, RequestClass
 
 WEIGHTS = "weights"  # name of the term that is no field of `Cost`
@@ -90,6 +91,7 @@ class Option:
     ttft_s: float  # as predicted
     tpot_s: float
     doubt: str = ""  # the constraint that it failed, and that was waived since no other instance was left
+    partner: str | None = None  # that would compute the prompt for it; None: it does all by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ class Counterfactual:
     decided_by: str  # the term that speaks most for the choice, "" if none does
     near_tie: bool  # drawn from at random
     text: str
+    partner: str | None = None  # that would have computed the prompt for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,7 @@ class Explanation:
     held_s: float | None = None  # for which it waited in the router; None: it did not
     shadow: str = ""  # what would have become of it: Envoy balanced it by itself; "": it was not in shadow
     outcome: Measured | None = None
+    others: tuple[Option, ...] = ()  # that were weighed too, and to which no retry can go: a pair, or one alone
 
 
 def material(
@@ -147,9 +151,10 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
     waived = {rejection.instance_id: rejection for rejection in decision.rejected} if decision.chosen else {}
     if partner is not None:
         waived.pop(partner, None)  # it takes no whole request, and need not
-    options = tuple(_option(each, waived.pop(each.instance.id, None)) for each in decision.candidates)
-    listed = {option.instance for option in options} | {each.instance_id for each in decision.rejected}
-    listed |= set() if partner is None else {partner}
+    options = tuple(
+        _option(Way(each, decision.partner), waived.pop(each.instance.id, None)) for each in decision.candidates
+    )
+    others = tuple(_option(each) for each in decision.others)
     nearest = "" if known.miss is None else known.miss.instance
     rejected = sorted(
         waived.values() if decision.chosen else decision.rejected,
@@ -171,7 +176,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         partner=partner,
         options=options,
         # Where all models were dropped no instance was looked at.
-        further=max(0, known.instances - len(listed)) if options else 0,
+        further=max(0, known.instances - len(_named((*options, *others), decision))) if options else 0,
         rejected=tuple(map(_failed, rejected)),
         second=_second(decision, known.policy),
         miss=known.miss,
@@ -179,7 +184,14 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         held_s=known.held_s,
         shadow=known.shadow,
         outcome=outcome and replace(outcome, instance=_served(outcome.instance, options)),
+        others=others,
     )
+
+
+def _named(options: Iterable[Option], decision: Decision) -> set[str]:
+    """Instances that are told of, as one that answers, as a partner, or with what speaks against them."""
+    partners = {option.partner for option in options if option.partner is not None}
+    return partners | {option.instance for option in options} | {each.instance_id for each in decision.rejected}
 
 
 def terms(cost: Cost) -> dict[str, float]:
@@ -202,7 +214,8 @@ def cached_source(candidate: Candidate) -> str:
     return "recent" if claims.recent_tokens == tokens and claims.learned_tokens != tokens else "learned"
 
 
-def _option(candidate: Candidate, doubt: Rejection | None) -> Option:
+def _option(way: Way, doubt: Rejection | None = None) -> Option:
+    candidate = way.candidate
     return Option(
         instance=candidate.instance.id,
         address=candidate.instance.address,
@@ -213,6 +226,7 @@ def _option(candidate: Candidate, doubt: Rejection | None) -> Option:
         ttft_s=candidate.cost.ttft_s,
         tpot_s=candidate.tpot_s,
         doubt="" if doubt is None else said(doubt),
+        partner=_partner(way),
     )
 
 
@@ -227,14 +241,17 @@ def _failed(rejection: Rejection) -> Failed:
 
 
 def _second(decision: Decision, policy: Policy) -> Counterfactual | None:
-    if decision.chosen is None or not decision.alternatives:
+    chosen, way = decision.chosen, decision.second
+    if chosen is None or way is None:
         return None
-    chosen, second = decision.chosen, decision.alternatives[0]
+    second, partner = way.candidate, _partner(way)
     taken = terms(chosen.cost)
     differences = {name: value - taken.get(name, 0.0) for name, value in terms(second.cost).items()}
     difference_s = second.cost.total_s - chosen.cost.total_s
     least_s = min(second.cost.total_s, chosen.cost.total_s)
-    near_tie = abs(difference_s) <= min(policy.near_tie_s, least_s * policy.near_tie_share)
+    # Pairs are drawn from, and instances alone are; never both together.
+    alike = (partner is None) == (decision.partner is None)
+    near_tie = alike and abs(difference_s) <= min(policy.near_tie_s, least_s * policy.near_tie_share)
     noteworthy = _noteworthy(differences)
     return Counterfactual(
         instance=second.instance.id,
@@ -242,8 +259,21 @@ def _second(decision: Decision, policy: Policy) -> Counterfactual | None:
         terms_s=differences,
         decided_by=max((name for name in noteworthy if differences[name] > 0), key=differences.__getitem__, default=""),
         near_tie=near_tie,
-        text=_told(second.instance.id, difference_s, {name: differences[name] for name in noteworthy}, near_tie),
+        text=_told(_name(way, decision), difference_s, {name: differences[name] for name in noteworthy}, near_tie),
+        partner=partner,
     )
+
+
+def _name(way: Way, decision: Decision) -> str:
+    """Who would have served: "d1 with p1" of a pair, "h alone" where a pair did."""
+    name, partner = way.candidate.instance.id, _partner(way)
+    if partner is not None:
+        return f"{name} with {partner}"
+    return name if decision.partner is None else f"{name} alone"
+
+
+def _partner(way: Way) -> str | None:
+    return None if way.partner is None else way.partner.instance.id
 
 
 def _noteworthy(differences: dict[str, float]) -> list[str]:
@@ -253,12 +283,12 @@ def _noteworthy(differences: dict[str, float]) -> list[str]:
     return sorted(names, key=lambda name: -abs(differences[name]))
 
 
-def _told(instance_id: str, difference_s: float, differences: dict[str, float], near_tie: bool) -> str:
+def _told(name: str, difference_s: float, differences: dict[str, float], near_tie: bool) -> str:
     """The difference in words: "h100-2 would have cost 0.41 s more: queue +0.52 s, prefill -0.11 s"."""
     more = "more" if difference_s >= 0 else "less"
-    text = f"{instance_id} would have cost {seconds(abs(difference_s))} s {more}"
+    text = f"{name} would have cost {seconds(abs(difference_s))} s {more}"
     if differences:
-        text += ": " + ", ".join(f"{name} {value:+.{decimals(value)}f} s" for name, value in differences.items())
+        text += ": " + ", ".join(f"{term} {value:+.{decimals(value)}f} s" for term, value in differences.items())
     return text + (" (a near-tie: one is drawn at random)" if near_tie else "")
 
 

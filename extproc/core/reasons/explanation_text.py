@@ -18,7 +18,8 @@ _NAME_COLUMNS = 28
 _OTHER = "other"  # the smallest terms together, where the table would be too wide
 _REJECTED_SHOWN = 40
 _SHOWN_S = 0.0005  # a term below it shows as 0
-_LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
+_PROMPT_BY = "PROMPT BY"
+_LEFT = frozenset({"INSTANCE", _PROMPT_BY, "REASON", "WHY NOT", ""})  # columns of words
 
 
 def as_text(told: Explanation) -> str:
@@ -28,7 +29,7 @@ def as_text(told: Explanation) -> str:
         [line for text in (_request(told), *chosen, *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]
     ]
     if told.options:
-        blocks.append(_options(told.options))
+        blocks.append(_options((*told.options, *told.others)))
     if told.further:
         blocks[-1].append(f"and {told.further} more at a higher cost")
     if told.rejected:
@@ -128,7 +129,14 @@ def _options(options: Sequence[Option]) -> list[str]:
 
 
 def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequence[str]) -> list[list[str]]:
-    head = ["INSTANCE", "COST", *(name.upper() for name in shown), *([_OTHER.upper()] if merged else [])]
+    paired = any(option.partner is not None for option in options)
+    head = [
+        "INSTANCE",
+        *([_PROMPT_BY] if paired else []),
+        "COST",
+        *(name.upper() for name in shown),
+        *([_OTHER.upper()] if merged else []),
+    ]
     rows = [[*head, "TTFT", "TPOT", "CACHED"]]
     for option in options:
         values = [option.total_s, *(option.terms_s.get(name, 0.0) for name in shown)]
@@ -137,7 +145,8 @@ def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequen
         cells = [f"{value:.{_column_decimals(options)}f}" for value in values]
         cached = f"{option.cached_tokens:,} {option.cached_source}".strip()
         times = [f"{seconds(option.ttft_s)} s", f"{1000 * option.tpot_s:.1f} ms"]
-        rows.append([_short(option.instance), *cells, *times, cached])
+        names = [option.instance, *([option.partner or "itself"] if paired else [])]
+        rows.append([*map(_short, names), *cells, *times, cached])
     return rows
 
 

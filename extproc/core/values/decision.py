@@ -128,6 +128,13 @@ class Candidate(msgspec.Struct, frozen=True):
     handed_tokens: int = 0  # prompt tokens whose KV it takes over from the one that computes them
 
 
+class Way(msgspec.Struct, frozen=True):
+    """How a request can be served: by one instance alone, or by a pair."""
+
+    candidate: Candidate
+    partner: Candidate | None = None  # computes the prompt for it, None: it does all by itself
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Where a request goes. `chosen` is None when no instance can serve it; `rejected` then says why."""
 
@@ -135,11 +142,18 @@ class Decision(msgspec.Struct, frozen=True):
     alternatives: tuple[Candidate, ...] = ()  # next best, in the order in which to retry
     rejected: tuple[Rejection, ...] = ()
     partner: Candidate | None = None  # computes the prompt for the chosen one, or for an alternative
+    others: tuple[Way, ...] = ()  # that were weighed where pairs can be made, and to which no retry can go
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The chosen one and the alternatives, in this order."""
         return () if self.chosen is None else (self.chosen, *self.alternatives)
+
+    @property
+    def second(self) -> Way | None:
+        """The next best way of all, whether or not a retry can go there; None if there is none."""
+        ways = [Way(each, self.partner) for each in self.alternatives[:1]]
+        return min((*ways, *self.others), key=_total_s, default=None)
 
     @property
     def waived(self) -> Reason | None:
@@ -163,7 +177,7 @@ class Decision(msgspec.Struct, frozen=True):
         """The same with another of its candidates chosen, by its place among them."""
         ranked = list(self.candidates)
         chosen = ranked.pop(place)
-        return Decision(chosen, tuple(ranked), self.rejected, self.partner)
+        return Decision(chosen, tuple(ranked), self.rejected, self.partner, self.others)
 
     @property
     def reason(self) -> Reason | None:
@@ -183,3 +197,7 @@ class Decision(msgspec.Struct, frozen=True):
         if self.chosen is not None or not self.rejected:
             return _PLACES[Reason.NO_INSTANCE]
         return max(map(nearness, self.rejected))
+
+
+def _total_s(way: Way) -> float:
+    return way.candidate.cost.total_s

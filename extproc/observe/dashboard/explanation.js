@@ -39,9 +39,10 @@ function question(told) {
 
 /** Bars share one scale; what a weight takes off stands to the left of zero. */
 function bars(told) {
-  const names = Object.keys(told.options[0].terms_s);
-  const worth = names.filter((name) => told.options.some((option) => Math.abs(option.terms_s[name]) >= LEAST_S));
-  const sums = told.options.map((option) => {
+  const options = [...told.options, ...told.others];
+  const names = Object.keys(options[0].terms_s);
+  const worth = names.filter((name) => options.some((option) => Math.abs(option.terms_s[name]) >= LEAST_S));
+  const sums = options.map((option) => {
     const values = worth.map((name) => option.terms_s[name]);
     return [values.filter((value) => value < 0).reduce((a, b) => a + b, 0), values.filter((value) => value > 0).reduce((a, b) => a + b, 0)];
   });
@@ -49,7 +50,7 @@ function bars(told) {
   const high = Math.max(1e-9, ...sums.map(([, over]) => over));
   const box = make("div", "bars");
   box.setAttribute("role", "list");
-  told.options.forEach((option, place) => box.append(bar(option, place === 0, worth, low, high)));
+  options.forEach((option, place) => box.append(bar(option, place === 0, worth, low, high)));
   const legend = make("p", "legend");
   worth.forEach((name) => legend.append(make("span", "", make("i", `term ${name}`), name)));
   const further = told.further ? make("p", "facts", `${told.further} more would have served at a higher cost.`) : "";
@@ -74,10 +75,14 @@ function bar(option, first, names, low, high) {
   }
   const cached = option.cached_tokens ? `${count(option.cached_tokens)} cached (${option.cached_source})` : "nothing cached";
   const terms = names.filter((name) => Math.abs(option.terms_s[name]) >= LEAST_S).map((name) => `${name} ${seconds(option.terms_s[name])}`);
-  const line = make("div", first ? "option first" : "option", make("span", "who", option.instance), track, make("span", "total", seconds(option.total_s)), make("span", "cached", option.doubt || cached));
+  const line = make("div", first ? "option first" : "option", make("span", "who", who(option)), track, make("span", "total", seconds(option.total_s)), make("span", "cached", option.doubt || cached));
   line.setAttribute("role", "listitem");
-  line.setAttribute("aria-label", `${option.instance}${first ? ", chosen" : ""}: ${seconds(option.total_s)}, ${terms.join(", ")}, ${option.doubt || cached}`);
+  line.setAttribute("aria-label", `${who(option)}${first ? ", chosen" : ""}: ${seconds(option.total_s)}, ${terms.join(", ")}, ${option.doubt || cached}`);
   return line;
+}
+
+function who(option) {
+  return option.partner ? `${option.instance} with ${option.partner}` : option.instance;
 }
 
 /** What was predicted of the choice, beside what came. */
