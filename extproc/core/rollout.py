@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 
 from extproc.core.values.decision import Candidate, Decision, Reason
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, Role
 from extproc.core.values.option import Choice
 
 _ALL = 2.0**64  # digests
@@ -56,6 +56,8 @@ def went(chosen: Candidate | None, weighed: Decision, instance: Instance) -> Wen
     found = next((each for each in weighed.peers if each.instance.key == instance.key), None)
     if found is None:
         unfit = next((each.reason for each in weighed.rejected if each.instance_id == instance.id), None)
+        if unfit is None and instance.role is not Role.BOTH:  # of a pair it would have served, and not of this one
+            unfit = Reason.ROLE_TAKES_HALF
         return Went(instance.key, agrees, unfit=unfit)
     least_s = min(each.cost.total_s for each in weighed.peers)
     return Went(instance.key, agrees, found.cost.total_s - least_s)

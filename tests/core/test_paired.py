@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from extproc.core.admission.bounds import Bounds
 from extproc.core.eligibility.constraints import doubtful
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.prompts import prompt_id
@@ -522,3 +523,70 @@ def test_what_was_weighed_beside_a_pair_stays_known_when_a_retry_is_taken_in_its
     decision = router(P0, D0, D1, instance("slow", hardware="l40s"), policy=PD).choose(LONG, 0.0, 0.0)
     assert decision.others
     assert decision.with_chosen(1).others == decision.others
+
+
+def test_what_a_pair_would_have_cost_is_told_where_one_instance_alone_costs_less() -> None:
+    """Nothing speaks against its halves, nor against those that would have been paired as well."""
+    told = explained(router(P0, P1, D0, D1, BOTH, policy=PD))
+    assert (told.chosen, told.partner, told.rejected) == ("both", None, ())
+    (pair,) = told.others
+    assert (pair.instance, pair.partner) in {(d, p) for d in ("d0", "d1") for p in ("p0", "p1")}
+    assert pair.total_s > told.options[0].total_s
+    assert told.second is not None
+    assert (told.second.instance, told.second.partner) == (pair.instance, pair.partner)
+    assert told.second.text.startswith(f"{pair.instance} with {pair.partner} would have cost ")
+    assert told.further == 2
+    text = as_text(told)
+    assert "WHY NOT" not in text
+    assert "and 2 more at a higher cost" in text
+
+
+def test_a_pair_stands_beside_the_alternatives_and_no_retry_goes_to_it() -> None:
+    """The second may be another instance alone; the pair's cost is told all the same."""
+    made = router(P0, D0, BOTH, instance("other", **IB), policy=PD)
+    told = explained(made, request("s", prompt_tokens=50))
+    assert {option.instance for option in told.options} == {"both", "other"}
+    assert [(other.instance, other.partner is not None) for other in told.others] == [("d0", True)]
+    assert told.second is not None
+    assert told.second.partner is None
+
+
+def test_a_half_of_a_possible_pair_says_which_bound_it_would_have_broken() -> None:
+    """Where requests are held to bounds, a pair that breaks them is as good as none."""
+    made = router(P0, D0, instance("fast", load=Load(running=0, waiting=0, kv_usage=0.0)), policy=PD)
+    alone = made.weigh((Option(LONG),), 0.0, 0.0).decision
+    assert alone.chosen is not None
+    (pair,) = alone.others
+    between_s = (alone.chosen.cost.ttft_s + pair.candidate.cost.ttft_s) / 2
+    decision = made.weigh((Option(LONG),), 0.0, 0.0, bounds=Bounds(between_s, float("inf"))).decision
+    assert (named(decision), decision.others) == (("fast", ""), ())
+    assert [(each.instance_id, each.reason) for each in decision.rejected] == [
+        ("p0", Reason.TTFT_BEYOND_BOUND),
+        ("d0", Reason.TTFT_BEYOND_BOUND),
+    ]
+    assert decision.rejected[0].needs == pytest.approx(pair.candidate.cost.ttft_s)
+
+
+def test_a_half_beside_a_pair_that_was_taken_says_what_it_lacks_itself_if_anything() -> None:
+    """One that is about to start is not told to take half a request only."""
+    loading = changed(D1, lifecycle=Lifecycle.LOADING)
+    decision = router(P0, P1, D0, loading, policy=PD).choose(LONG, 0.0, 0.0)
+    assert named(decision)[0] == "d0"
+    assert [(each.instance_id, each.reason) for each in decision.rejected] == [("d1", Reason.NOT_READY)]
+
+
+def test_halves_that_just_failed_say_so_beside_an_instance_that_failed_too() -> None:
+    """Nothing sound is left, so that the choice alone is asked and no pair is looked for."""
+    made = router(P0, D0, BOTH, policy=PD)
+    for each in (P0, D0, BOTH):
+        made.cooldowns.fail(each.key, 0.0, 0.0)
+    decision = made.choose(LONG, 0.0, 0.0)
+    assert (named(decision), decision.others) == (("both", ""), ())
+    reasons = {each.instance_id: each.reason for each in decision.rejected}
+    assert reasons == dict.fromkeys(("p0", "d0", "both"), Reason.COOLING_DOWN)
+
+
+def test_a_half_in_another_domain_than_the_pair_that_was_possible_takes_part_in_none() -> None:
+    far = instance("far", role=Role.DECODE, kv_domain="e", fabric="ib")
+    told = explained(router(P0, D0, BOTH, far, policy=PD))
+    assert [(each.instance, each.reason) for each in told.rejected] == [("far", Reason.ROLE_TAKES_HALF)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.admission.admission import Admission
+from extproc.core.pairs.hand_over import HandOver
 from extproc.core.rollout import Went, rolled_out, went
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.decision import Decision, Reason
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.instance import Lifecycle, Role
 from extproc.core.values.option import Option
 from extproc.core.values.outcome import Outcome
 from tests.core.builders import blocks, features, instance, request, router
@@ -55,6 +56,16 @@ def test_regret_is_what_it_costs_more_than_at_the_cheapest() -> None:
     assert went(first, weighed, slow) == Went(slow.key, False, second.cost.total_s - first.cost.total_s)
     assert went(first, weighed, out) == Went(out.key, False, unfit=Reason.NOT_READY)
     assert went(None, Decision(None), fast) == Went(fast.key, agrees=False)
+
+
+def test_half_a_request_is_no_whole_one_also_where_a_pair_would_have_served() -> None:
+    """What Envoy sends by itself is whole, and nothing is held against an instance for a pair that was dearer."""
+    halves = [instance(role.value, role=role, kv_domain="d") for role in (Role.PREFILL, Role.DECODE)]
+    made = router(*halves, instance("whole"), policy=Policy(hand_over=HandOver.LLM_D))
+    weighed = made.weigh((Option(request()),), 0.0, 0.0, name_all=True).decision
+    assert (weighed.rejected, weighed.partner) == ((), None)
+    for half in halves:
+        assert went(weighed.chosen, weighed, half) == Went(half.key, False, unfit=Reason.ROLE_TAKES_HALF)
 
 
 def test_all_that_could_serve_are_named_where_all_are_asked_for() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 
 import msgspec
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from extproc.core.admission.bounds import Bounds
 from extproc.core.pairs.disaggregation import Pair
 from extproc.core.pairs.hand_over import HandOver, names_who_answers
+from extproc.core.pairs.left_out import LeftOut
 from extproc.core.pairs.pairing import Pairing, as_candidate
 from extproc.core.pricing.near_tie import draw_near_tie
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.values.decision import Decision, Reason, Rejection, Way
+from extproc.core.values.decision import Candidate, Decision, Way
 from extproc.core.values.request import Request
 
 
@@ -34,25 +35,24 @@ def paired(
     """
     if snapshot.policy.hand_over is HandOver.NONE:
         return decision
-    pairing = Pairing(request, snapshot, now, full)
-    alone = decision.chosen
+    pairing, alone = Pairing(request, snapshot, now, full), decision.chosen
     found = pairing.sound()
     pairs = found if bounds is None else [each for each in found if bounds.keeps(each.ttft_s, each.decode.tpot_s)]
-    if alone is not None:
-        limit_s = alone.cost.total_s if decision.waived is None else float("inf")
-        return _with_pair(decision, pairs, pairing, snapshot.policy, draw) if _below(pairs, limit_s) else decision
-    pairs = pairs or ([] if found else pairing.doubted())
-    if pairs:
-        return _with_pair(decision, pairs, pairing, snapshot.policy, draw)
-    told = {each.instance_id: _told(each, pairing) for each in decision.rejected}
-    if bounds is not None and found:
-        beyond = bounds.broken(found[0].decode.instance.id, found[0].ttft_s, found[0].decode.tpot_s)
-        told[beyond.instance_id] = beyond
-    return msgspec.structs.replace(decision, rejected=tuple(told.values()))
+    if alone is None and not found:
+        found = pairs = pairing.doubted()
+    if pairs and pairs[0].worth_s < _limit_s(decision):
+        decision = _with_pair(decision, pairs, pairing, snapshot.policy, draw)
+    elif alone is not None:
+        decision = msgspec.structs.replace(decision, others=_others(None, pairs, ()))
+    elif bounds is not None and found:
+        decision = _beyond(decision, found[0], bounds)
+    left_out = LeftOut(pairing, found, pairs, bounds)
+    return msgspec.structs.replace(decision, rejected=left_out.told(decision.rejected))
 
 
-def _below(pairs: list[Pair], limit_s: float) -> bool:
-    return bool(pairs) and pairs[0].worth_s < limit_s
+def _limit_s(alone: Decision) -> float:
+    """What a pair may cost: any pair goes before an instance in doubt."""
+    return float("inf") if alone.chosen is None or alone.waived is not None else alone.chosen.cost.total_s
 
 
 def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: Policy, draw: float) -> Decision:
@@ -64,20 +64,21 @@ def _with_pair(decision: Decision, pairs: list[Pair], pairing: Pairing, policy: 
     rejected = [each for each in decision.rejected if each.instance_id not in involved]
     rejected += [pairing.missed[each] for each in sorted(involved) if each in pairing.missed]
     ranked = tuple(map(as_candidate, (pair, *others)))
-    return Decision(ranked[0], ranked[1:], tuple(rejected), pair.prefill, _others(decision, pairs, (pair, *others)))
+    alone = None if decision.waived is not None else decision.chosen  # in doubt it was asked for want of a better one
+    return Decision(ranked[0], ranked[1:], tuple(rejected), pair.prefill, _others(alone, pairs, (pair, *others)))
 
 
-def _others(alone: Decision, pairs: list[Pair], named: Collection[Pair]) -> tuple[Way, ...]:
-    """The best instance alone, unless it was only asked for want of a better one, and the best pair not yet named."""
-    found = [] if alone.chosen is None or alone.waived is not None else [Way(alone.chosen)]
+def _others(alone: Candidate | None, pairs: Sequence[Pair], named: Collection[Pair]) -> tuple[Way, ...]:
+    """The best instance alone, where that was not chosen, and the best pair that is not yet named."""
+    found = [] if alone is None else [Way(alone)]
     other = next((each for each in pairs if all(each is not one for one in named)), None)
     if other is not None:
         found.append(Way(as_candidate(other), other.prefill))
     return tuple(found)
 
 
-def _told(rejection: Rejection, pairing: Pairing) -> Rejection:
-    """Why an instance that takes half a request could not take that half either, where that is known."""
-    if rejection.reason is not Reason.ROLE_TAKES_HALF:
-        return rejection
-    return pairing.missed.get(rejection.instance_id, rejection)
+def _beyond(decision: Decision, nearest: Pair, bounds: Bounds) -> Decision:
+    """With the bound that the cheapest pair breaks held against the one that would have answered."""
+    beyond = bounds.broken(nearest.decode.instance.id, nearest.ttft_s, nearest.decode.tpot_s)
+    rejected = {each.instance_id: each for each in decision.rejected} | {beyond.instance_id: beyond}
+    return msgspec.structs.replace(decision, rejected=tuple(rejected.values()))

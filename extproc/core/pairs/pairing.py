@@ -17,6 +17,7 @@ from extproc.core.prefixes.cached import Cached, Hits
 from extproc.core.pricing.classes import weights_for
 from extproc.core.pricing.cost import Pricing
 from extproc.core.snapshot import Snapshot
+from extproc.core.speeds.shapes import kv_bytes_per_token
 from extproc.core.values.decision import Candidate, Cost, Rejection
 from extproc.core.values.instance import Instance
 from extproc.core.values.request import Request
@@ -48,6 +49,7 @@ class Pairing:
         self._held_tokens = Cached(request, snapshot, now).hits().tokens() if snapshot.columns.any_kv_limit else None
         # Without an answer to produce there is nothing to hand over to.
         able = [each for each in snapshot.members if self._is_able(each)] if request.expected_output_tokens else []
+        self._able = {each.instance.id: each.instance for each in able}
         fitting = [each for each in able if self._fits(each, full)]
         self._prefills = self._offers(fitting, takes_prefill, answers=False)
         self._decodes = self._offers(fitting, takes_decode, answers=True)
@@ -62,6 +64,14 @@ class Pairing:
         If all did, a prompt or an agent is more likely to be ill than all engines at once (as in `decide`).
         """
         return self._ranked(_best_of_each_domain(self._prefills), _best_of_each_domain(self._decodes))
+
+    def can_be_in(self, name: str, domains: Set[str]) -> bool:
+        """Whether an instance of this id can take a half of a pair that was found in one of these domains."""
+        instance = self._able.get(name)
+        if instance is None or instance.kv_domain not in domains:
+            return False
+        # Where nobody knows how much is to be moved, nobody can tell when it is there.
+        return not takes_decode(instance) or kv_bytes_per_token(instance, self._request.model) is not None
 
     def _is_able(self, member: Member) -> bool:
         instance = member.instance
