@@ -20,7 +20,7 @@ from extproc.core.values.decision import Candidate, Claims, Cost, Decision, Reas
 from extproc.core.values.instance import Capability, Instance, Lifecycle
 from extproc.core.values.outcome import Outcome
 from extproc.core.values.request import KvLayout, Request
-from tests.core.builders import blocks, instance, request, router
+from tests.core.builders import MODEL, blocks, instance, request, router
 
 
 def explained(*instances: Instance, asked: Request | None = None, policy: Policy | None = None) -> Explanation:
@@ -395,3 +395,58 @@ def test_the_outcome_stands_beside_the_prediction_of_whoever_served_it() -> None
         ["TTFT", "0.70", "s", "0.500", "s"],
         ["cached", "tokens", "320", "500"],
     ]
+
+
+def test_terms_that_are_0_are_all_named_on_lines_that_are_not_cut() -> None:
+    """In a quiet fleet they are most, and do not fit one line."""
+    lines = as_text(choice(option("a", decode=1.0))).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("0 everywhere: "))
+    told = " ".join(line.strip() for line in lines[first:]).removeprefix("0 everywhere: ").split(", ")
+    assert sorted(told) == sorted(set(terms(cost())) - {"decode"})
+    assert all(line.startswith("  ") for line in lines[first + 1 :])
+    assert max(map(len, lines)) <= COLUMNS
+
+
+def test_what_speaks_against_an_instance_is_told_to_its_end_below_each_other() -> None:
+    """Long names of models, of which the last word matters as much as the first."""
+    served = tuple(f"some-organisation/a-model-with-a-long-name-{number}" for number in range(4))
+    text = as_text(explained(instance("an-instance-with-a-name-of-its-own", models=served), instance("a")))
+    head, *rows = text.split("\n\n")[-1].splitlines()
+    column = rows[0].index("does not serve")
+    assert head.split() == ["INSTANCE", "WHY", "NOT"]
+    assert len(rows) > 1
+    assert " ".join(row[column:] for row in rows) == f"does not serve {MODEL}, but {', '.join(served)}"
+    assert all(not row[:column].strip() for row in rows[1:])
+    assert max(map(len, text.splitlines())) <= COLUMNS
+
+
+def test_a_doubt_and_the_counted_rest_are_told_to_their_end() -> None:
+    """Below the tables everything is wrapped."""
+    name = "n" * 60
+    doubt = Rejection(name, Reason.CONTEXT_TOO_LONG, 10**9, 32_768)
+    others = tuple(
+        Rejection(f"{number}", reason, "a", "b") for number, reason in enumerate(list(Reason) * 3) if reason != "stale"
+    )
+    told = choice(option(name, decode=1.0), rejected=(doubt, *others))
+    text = as_text(told)
+    joined = " ".join(text.split())
+    assert f"{name} needs 1,000,000,000 tokens of context, has 32,768; but no better one is left" in joined
+    rest = text.splitlines()[-1]
+    counted = joined[joined.rindex("and ") :].removeprefix("and ").split(", ")
+    assert sum(int(each.split()[0]) for each in counted) == len(others) - 40
+    assert rest.endswith(counted[-1])
+    assert max(map(len, text.splitlines())) <= COLUMNS
+
+
+def test_numbers_are_never_cut_however_large_they_are() -> None:
+    """Cut they would be others; the table is wider, and its columns stand below each other."""
+    huge = 123_456_789_012_345_678_901_234_567_890.0
+    told = choice(option("a", decode=huge, queue=huge, total=huge), option("b", decode=1e9, total=1e9))
+    head, first, second, *_ = as_text(told).split("\n\n")[1].splitlines()
+    assert len(head) > COLUMNS
+    for name in ("COST", "TTFT", "TPOT"):
+        end = head.index(name) + len(name)
+        assert first[end - 1].isdigit() or first[end - 1] == "s"
+        assert second[end : end + 2] in ("", "  ")
+    assert first.endswith("0")
+    assert f"{huge:.0f}" in first

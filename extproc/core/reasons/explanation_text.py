@@ -1,12 +1,16 @@
-"""An explanation for people: a table of at most 100 columns, or one line for a header."""
+"""An explanation for people: text and tables of 100 columns, or one line for a header.
+
+Text is wrapped and never cut. A table whose numbers, or names of pairs, leave no room is wider, since numbers that are
+cut would be others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from extproc.core.reasons.explanation import Explanation, Option, decimals, seconds
+from extproc.core.reasons.explanation import Explanation, Failed, Option, decimals, seconds
 from extproc.core.reasons.measured import Measured
 from extproc.text_table import table_lines
 
@@ -15,6 +19,8 @@ LINE_BYTES = 512
 _MODELS_BYTES = 200  # of these, what is said of the choice of the model
 
 _NAME_COLUMNS = 28
+_INDENT = "  "
+_GAP = 2  # columns between those of a table
 _OTHER = "other"  # the smallest terms together, where the table would be too wide
 _REJECTED_SHOWN = 40
 _SHOWN_S = 0.0005  # a term below it shows as 0
@@ -25,9 +31,8 @@ _LEFT = frozenset({"INSTANCE", _PROMPT_BY, "REASON", "WHY NOT", ""})  # columns 
 def as_text(told: Explanation) -> str:
     """Several lines: the request, the choice, a table of options, who was left out and why, and the outcome."""
     chosen = [] if told.models is None else [told.models.text]
-    blocks = [
-        [line for text in (_request(told), *chosen, *_held(told), *_verdict(told)) for line in wrap(text, COLUMNS)]
-    ]
+    head = (_request(told), *chosen, *_held(told), *_verdict(told))
+    blocks = [[line for text in head for line in _wrapped(text)]]
     if told.options:
         blocks.append(_options((*told.options, *told.others)))
     if told.further:
@@ -36,7 +41,7 @@ def as_text(told: Explanation) -> str:
         blocks.append(_rejected(told))
     if told.outcome is not None:
         blocks.append(_outcome(told, told.outcome))
-    return "\n\n".join("\n".join(line[:COLUMNS].rstrip() for line in block) for block in blocks)
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def as_line(told: Explanation, served_by: str = "") -> str:
@@ -118,14 +123,10 @@ def _options(options: Sequence[Option]) -> list[str]:
         merged.append(min(shown, key=largest.__getitem__))
         shown.remove(merged[-1])
     zero = [name for name in names if name not in shown and name not in merged]
-    if merged:
-        lines.append(f"{_OTHER}: {', '.join(merged)}")
-    if zero:
-        lines.append(f"0 everywhere: {', '.join(zero)}")
-    return [
-        *lines,
-        *(f"{option.instance} {option.doubt}; but no better one is left" for option in options if option.doubt),
-    ]
+    notes = [f"{_OTHER}: {', '.join(merged)}"] if merged else []
+    notes += [f"0 everywhere: {', '.join(zero)}"] if zero else []
+    notes += [f"{option.instance} {option.doubt}; but no better one is left" for option in options if option.doubt]
+    return [*lines, *(line for note in notes for line in _wrapped(note, _INDENT))]
 
 
 def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequence[str]) -> list[list[str]]:
@@ -157,17 +158,28 @@ def _column_decimals(options: Sequence[Option]) -> int:
 
 def _rejected(told: Explanation) -> list[str]:
     shown = told.rejected[:_REJECTED_SHOWN]
-    lines = _table([["INSTANCE", "WHY NOT", ""], *([_short(each.instance), each.reason, each.text] for each in shown)])
+    lines = _table([["INSTANCE", "WHY NOT", ""], *_rejected_rows(shown)])
     rest = Counter(each.reason.value for each in told.rejected[_REJECTED_SHOWN:])
     if rest:
-        lines.append("and " + ", ".join(f"{count} more {reason}" for reason, count in rest.most_common()))
+        text = "and " + ", ".join(f"{count} more {reason}" for reason, count in rest.most_common())
+        lines += _wrapped(text, _INDENT)
     return lines
+
+
+def _rejected_rows(shown: Sequence[Failed]) -> Iterator[list[str]]:
+    """A row each, and more below it for the rest of a long text."""
+    names = [[_short(each.instance), each.reason.value] for each in shown]
+    taken = sum(max(map(len, column)) + _GAP for column in zip(*names, strict=True))
+    for name, each in zip(names, shown, strict=True):
+        first, *more = _wrapped(each.text, columns=COLUMNS - taken) or [""]
+        yield [*name, first]
+        yield from (["", "", line] for line in more)
 
 
 def _outcome(told: Explanation, outcome: Measured) -> list[str]:
     retried = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
     served = f" from {outcome.instance}" if outcome.instance else ""
-    lines = [f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s"]
+    lines = _wrapped(f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s", _INDENT)
     request = told.request
     served_option = next((option for option in told.options if option.instance == outcome.instance), None)
     predicted = served_option or (told.options[0] if told.options else None)
@@ -190,6 +202,11 @@ def _or_dash(value: float | None, form: str, factor: int = 1) -> str:
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines, the first one the head: words to the left, numbers to the right."""
     return table_lines(rows, right=[head for head in rows[0] if head not in _LEFT])
+
+
+def _wrapped(text: str, indent: str = "", columns: int = COLUMNS) -> list[str]:
+    """Lines of a text; all but the first are indented. Names are parted only where they are longer than a line."""
+    return wrap(text, columns, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _short(name: str) -> str:
