@@ -590,3 +590,97 @@ def test_a_half_in_another_domain_than_the_pair_that_was_possible_takes_part_in_
     far = instance("far", role=Role.DECODE, kv_domain="e", fabric="ib")
     told = explained(router(P0, D0, BOTH, far, policy=PD))
     assert [(each.instance, each.reason) for each in told.rejected] == [("far", Reason.ROLE_TAKES_HALF)]
+
+
+UNKNOWN = {"models": ("zz",)}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "asked", "stack", "texts"),
+    [
+        ((P0,), {}, HandOver.LLM_D, {"p0": "needs one that answers, has none"}),
+        ((D0,), {}, HandOver.LLM_D, {"d0": "needs one that computes its prompts, has none"}),
+        (
+            (P0, D0),
+            {},
+            HandOver.NONE,
+            {"p0": "needs --hand-over, has none", "d0": "needs --hand-over, has none"},
+        ),
+        (
+            (P0, changed(D0, kv_domain="e"), changed(D1, kv_domain="f")),
+            {},
+            HandOver.LLM_D,
+            {
+                "p0": "needs one that answers in kv_domain d, has one only in e, f",
+                "d0": "needs one that computes its prompts in kv_domain e, has one only in d",
+                "d1": "needs one that computes its prompts in kv_domain f, has one only in d",
+            },
+        ),
+        (
+            (changed(P0, kv_domain=""), D0),
+            {},
+            HandOver.LLM_D,
+            {"p0": "needs a kv_domain, has none", "d0": "needs one that computes its prompts, has none"},
+        ),
+        (
+            (changed(P0, **UNKNOWN), changed(D0, **UNKNOWN)),
+            {"model": "zz"},
+            HandOver.LLM_D,
+            dict.fromkeys(("p0", "d0"), "needs kv_bytes_per_token, or a model whose shape is known, has neither"),
+        ),
+        (
+            (P0, D0),
+            {"expected_output_tokens": 0},
+            HandOver.LLM_D,
+            dict.fromkeys(("p0", "d0"), "needs a request with output, has one without"),
+        ),
+        (
+            (P0, changed(D0, lifecycle=Lifecycle.LOADING), changed(D1, max_model_len_tokens=9)),
+            {},
+            HandOver.LLM_D,
+            {
+                "p0": "needs one that answers, has d0 (not_ready), d1 (context_too_long)",
+                "d0": "is Loading, not Ready",
+                "d1": "needs 16,000 tokens of context, has 9",
+            },
+        ),
+        (
+            (P0, changed(D0, models=("another",))),
+            {},
+            HandOver.LLM_D,
+            {"p0": "needs one that answers, has none", "d0": f"does not serve {MODEL}, but another"},
+        ),
+        (
+            (changed(P0, tags={WORKER_ID_TAG: "7"}), changed(D0, tags={WORKER_ID_TAG: "x"}), D1),
+            {},
+            HandOver.DYNAMO,
+            {
+                "p0": "needs one that answers, has none",
+                "d0": "needs the tag dynamo_worker_id with a decimal id, has x",
+                "d1": "needs the tag dynamo_worker_id with a decimal id, has none",
+            },
+        ),
+    ],
+)
+def test_where_no_pair_can_be_made_the_text_says_why(
+    fleet: tuple[Instance, ...], asked: dict[str, object], stack: HandOver, texts: dict[str, str]
+) -> None:
+    """Nobody can tell "no partner" from "no switch" by the word that both are."""
+    wanted = msgspec.structs.replace(LONG, **asked)
+    told = explained(router(*fleet, policy=Policy(hand_over=stack)), wanted)
+    assert told.chosen is None
+    assert {each.instance: each.text for each in told.rejected} == texts
+    assert told.miss is not None
+    assert told.miss.text.startswith(f"{told.miss.instance} {texts[told.miss.instance]}")
+    alone = instance("alone", models=(wanted.model,))
+    beside = explained(router(*fleet, alone, policy=Policy(hand_over=stack)), wanted)
+    assert beside.chosen == "alone"
+    assert {each.instance: each.text for each in beside.rejected} == texts
+
+
+def test_of_many_that_could_be_partners_the_nearest_few_are_named() -> None:
+    starting = [changed(D0, id=f"d{number}", lifecycle=Lifecycle.STARTING) for number in range(9)]
+    told = explained(router(P0, *starting, policy=PD))
+    text = next(each.text for each in told.rejected if each.instance == "p0")
+    assert text.startswith("needs one that answers, has d0 (not_ready), d1 (not_ready), ")
+    assert text.endswith(" and 5 more")

@@ -17,7 +17,7 @@ class LeftOut:
     """
 
     def __init__(self, pairing: Pairing, found: Sequence[Pair], kept: Sequence[Pair], bounds: Bounds | None) -> None:
-        self._pairing = pairing
+        self._pairing, self._lacking = pairing, pairing.lacking()
         self._found, self._kept, self._bounds = found, kept, bounds
         self._domains = {pair.decode.instance.kv_domain for pair in found}
 
@@ -27,13 +27,13 @@ class LeftOut:
         return tuple([each for each in told if each is not None])
 
     def _half(self, rejection: Rejection) -> Rejection | None:
-        """What the half lacks itself, or the bound that its pairs break; None if nothing speaks against it."""
+        """What it lacks itself, what keeps it from every pair, or the bound that its pairs break; None if nothing."""
         name = rejection.instance_id
         missed = self._pairing.missed.get(name)
         if missed is not None:
             return missed
         if not self._pairing.can_be_in(name, self._domains):
-            return rejection
+            return self._lacking.told(rejection)
         return self._beyond(name)
 
     def _beyond(self, name: str) -> Rejection | None:

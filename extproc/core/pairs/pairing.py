@@ -13,6 +13,7 @@ from extproc.core.eligibility.kv_room import shortage
 from extproc.core.fleet.fleet import Member
 from extproc.core.pairs.disaggregation import Half, Pair, Transfer, rank_pairs, takes_decode, takes_prefill
 from extproc.core.pairs.hand_over import can_pair
+from extproc.core.pairs.lacking import Lacking
 from extproc.core.prefixes.cached import Cached, Hits
 from extproc.core.pricing.classes import weights_for
 from extproc.core.pricing.cost import Pricing
@@ -64,6 +65,10 @@ class Pairing:
         If all did, a prompt or an agent is more likely to be ill than all engines at once (as in `decide`).
         """
         return self._ranked(_best_of_each_domain(self._prefills), _best_of_each_domain(self._decodes))
+
+    def lacking(self) -> Lacking:
+        """What keeps halves from pairs."""
+        return Lacking(self._request, self._snapshot, self.missed)
 
     def can_be_in(self, name: str, domains: Set[str]) -> bool:
         """Whether an instance of this id can take a half of a pair that was found in one of these domains."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from extproc.core.pairs.lacking import with_stack
 from extproc.core.reasons.measured import Measured
 from extproc.core.reasons.model_choice import ModelsTold
 from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
@@ -177,7 +178,7 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
         options=options,
         # Where all models were dropped no instance was looked at.
         further=max(0, known.instances - len(_named((*options, *others), decision))) if options else 0,
-        rejected=tuple(map(_failed, rejected)),
+        rejected=tuple(_failed(with_stack(each, known.policy.hand_over)) for each in rejected),
         second=_second(decision, known.policy),
         miss=known.miss,
         models=known.models,

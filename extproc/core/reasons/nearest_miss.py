@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extproc.core.pairs.lacking import with_stack
 from extproc.core.reasons.rejection_text import said
 from extproc.core.reasons.retry_after import wait_s
 from extproc.core.snapshot import Snapshot
@@ -58,6 +59,7 @@ def nearest_miss(request: Request, decision: Decision, snapshot: Snapshot, now: 
         return _FAR if left_s is None else left_s, _lack(each)
 
     nearest = min((each for each in decision.rejected if each.reason is reason), key=how_far)
+    nearest = with_stack(nearest, snapshot.policy.hand_over)
     left_s = left_s_of(nearest)
     soon = "" if left_s is None else f"; perhaps in {_rounded(left_s)} s"
     return Miss(
