@@ -341,6 +341,21 @@ def test_the_partner_of_a_pair_is_named_in_a_header_of_its_own() -> None:
     assert made.ledger.in_flight() == {}
 
 
+@pytest.mark.parametrize(("stack", "alternatives"), [(HandOver.LLM_D, ("10.0.0.3:80",)), (HandOver.DYNAMO, ())])
+def test_a_pair_is_retried_with_the_same_partner_unless_its_headers_name_who_answers(
+    stack: HandOver, alternatives: tuple[str, ...]
+) -> None:
+    """As docs/failover.md says."""
+    made = Router(Policy(hand_over=stack))
+    for number, role in enumerate((Role.PREFILL, Role.DECODE, Role.DECODE), start=1):
+        tags, address = {"dynamo_worker_id": str(number)}, f"10.0.0.{number}:80"
+        publish(made, instance(f"i{number}", kv_domain="d", role=role, tags=tags, address=address), 0.0)
+    _, reply = ask(made, chat())
+    assert isinstance(reply, RouteTo)
+    assert reply.features.partner_key == "i1@1"
+    assert (reply.endpoints, reply.alternatives) == (("10.0.0.2:80", *alternatives), alternatives)
+
+
 def test_where_the_headers_name_who_answers_no_retry_goes_elsewhere() -> None:
     """A worker of Dynamo that is not the named one would send the request on to the one that failed."""
     made = Router(Policy(hand_over=HandOver.DYNAMO))
