@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -47,6 +48,13 @@ def test_a_batch_yields_to_others_and_to_the_cheaper_machine() -> None:
     polite, selfish = {"completion_s": 2.5}, {"completion_s": 1.0, "harm_s": 1.0}
     assert prefers(RequestClass.BATCH, polite, selfish)
     assert prefers(RequestClass.INTERACTIVE, selfish, polite)
+
+
+def test_a_long_prompt_is_weighed_as_any_other_and_only_promised_less() -> None:
+    """Its room and prefill are seconds that the cost counts anyway: docs/classes.md."""
+    plain, long = weights(RequestClass.INTERACTIVE), weights(RequestClass.LONG_CONTEXT)
+    assert replace(long, slo=plain.slo) == plain
+    assert (long.slo.ttft_s or 0.0) > (plain.slo.ttft_s or 0.0)
 
 
 @pytest.mark.parametrize("kind", list(RequestClass))

@@ -54,7 +54,8 @@ class ClassWeights:
 
 # Interactive: what comparisons of published routers on the traces of `extproc simulate` count as good. The other SLOs
 # are our choice: who hands in a book waits longer for its first word, and nobody waits for a batch unless it mostly
-# stands still. The weights were chosen with `extproc simulate`: docs/classes.md tells what other ones did.
+# stands still. The weights were chosen with `extproc simulate`: docs/classes.md tells what other ones did. A long
+# prompt needs none of its own: the room, the prefill and the harm that it takes more of are seconds in anybody's cost.
 DEFAULT_CLASSES: Mapping[RequestClass, ClassWeights] = {
     RequestClass.INTERACTIVE: ClassWeights(slo=Slo(ttft_s=2.0, tpot_s=0.05)),
     RequestClass.LONG_CONTEXT: ClassWeights(slo=Slo(ttft_s=10.0, tpot_s=0.1)),

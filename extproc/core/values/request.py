@@ -66,7 +66,7 @@ class RequestClass(StrEnum):
     """What a request's owner waits for."""
 
     INTERACTIVE = "interactive"  # somebody watches: the first token counts
-    LONG_CONTEXT = "long_context"  # a prompt so long that KV room and prefill decide
+    LONG_CONTEXT = "long_context"  # SLOs of its own; its room and its prefill are seconds in anybody's cost
     BATCH = "batch"  # nobody waits: throughput and money count
 
 
