@@ -1,7 +1,8 @@
 """What decisions look at as arrays, one place an instance in the order of the fleet, kept up with what has changed.
 
 A decision is then some array operations, however many instances there are. Each row is written anew only when its
-instance, its work in flight or its speed has changed; what reads the columns changes nothing.
+instance, its work in flight or its speed has changed. What has changed is told once, to one reader: whoever refreshes
+the columns takes it from the ledger, the adapters, the speeds and the trust. What reads the columns changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _RATED_ANEW_S = 20 * MEMORY_S  # so that no factor of a rate leaves the range of
 
 
 class Columns:
-    """Columns of one router's fleet. Times are on its clock."""
+    """Columns of one router's fleet, and the only ones on its ledger. Times are on its clock."""
 
     rated_rps: Floats
     written_until_s: Floats
@@ -56,7 +57,9 @@ class Columns:
         return len(self.members)
 
     def refresh(self, snapshot: Snapshot, now: float) -> None:
-        """Take in all that has changed since the last call."""
+        """Take in all that has changed since the last call. Raises ValueError where others did so before."""
+        if snapshot.ledger.reader is not self:
+            snapshot.ledger.read_by(self)
         if snapshot.policy is not self._policy:
             self._policy, self.members = snapshot.policy, ()
         rows = self._take(snapshot) if snapshot.members is not self.members else set()

@@ -34,8 +34,10 @@ def decide(
     that are known to have no place left, whatever the snapshot says. With `bounds` only those may be chosen that are
     predicted to keep them, and none that answered "too much" a moment ago. `name_all`: as alternatives, and not only as
     many as are worth a retry. Where fewer fulfil all constraints than that, those follow that are asked as a last
-    resort. Nothing is changed: the caller books the choice. No fitting instance is a Decision without `chosen`, never
-    an error.
+    resort. No fitting instance is a Decision without `chosen`, never an error.
+
+    The snapshot's columns are brought up to date, by which what has changed is read off the ledger and other parts.
+    What is decided upon is not changed: the same call again finds the same, and the caller books the choice.
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)

@@ -54,7 +54,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State at the moment of a decision. `decide` reads it and changes nothing."""
+    """State at the moment of a decision.
+
+    `decide` brings `columns` up to date with the rest, which are thereby told that their changes are seen; it changes
+    nothing that a decision depends on. So there is one `Columns` for a router and its ledger.
+    """
 
     members: tuple[Member, ...]
     heard_at_s: float  # the latest report of all: one that is much older tells of an agent that fell silent alone
@@ -69,5 +73,5 @@ class Snapshot:
     backpressure: Backpressure
     warm_ups: WarmUps
     adapters: Adapters
-    columns: Columns  # of all that is above, as they were when last looked at
+    columns: Columns  # of all that is above, as they were when last looked at; the only ones
     policy: Policy

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from extproc.core.admission.bounds import Bounds
 from extproc.core.column_tables import MOST_TABLES
+from extproc.core.columns import Columns
 from extproc.core.decide import decide
 from extproc.core.fleet.events import Removed
 from extproc.core.fleet.zones import Crossing, Zones
@@ -299,3 +301,17 @@ def test_what_clients_make_up_is_not_remembered() -> None:
         assert made.choose(request(f"n{number}", model=f"made-up-{number}"), 0.0, 0.0).chosen is None
     assert len(columns._standings) == len(columns._models) == MOST_TABLES
     assert not any(demand.model.startswith("made-up") for demand in columns._standings)
+
+
+def test_there_is_one_reader_of_what_has_changed_in_a_ledger() -> None:
+    """A second one would miss what was booked, and take from the first what is booked then."""
+    made = router(instance("a"), instance("b"))
+    snapshot = made.snapshot()
+    decide(request("q"), snapshot, 0.0, 0.0)
+    with pytest.raises(ValueError, match="one reader"):
+        decide(request("q"), replace(snapshot, columns=Columns()), 0.0, 0.0)
+    made.choose(request("x", prompt_tokens=20_000), 0.0, 0.0)
+    first = decide(request("y"), made.snapshot(), 0.0, 0.0)
+    assert first.chosen is not None
+    assert first.chosen.instance.id == "b"
+    assert decide(request("y"), made.snapshot(), 0.0, 0.0) == first

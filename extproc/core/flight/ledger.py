@@ -50,8 +50,15 @@ class Ledger:
         """Called with the instance and each new reservation that a peer tells of, and when its word came."""
         self.changed: set[str] = set()
         """Instance keys whose work has changed; emptied by the one reader that keeps columns of it (`core.columns`)."""
+        self.reader: object | None = None  # that one
         self._work: dict[str, Work] = {}
         self._where: dict[str, dict[str, str]] = {OURS: {}}  # router -> request id -> instance key
+
+    def read_by(self, reader: object) -> None:
+        """Have one reader alone take what has changed. Raises ValueError for another, which would miss all before."""
+        if self.reader is not None and self.reader is not reader:
+            raise ValueError("the changes of a ledger go to one reader, and it has another")
+        self.reader = reader
 
     def work(self, key: str) -> Work:
         """What is in flight on an instance; an idle one if it is not known."""
