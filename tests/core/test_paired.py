@@ -16,7 +16,7 @@ from extproc.core.flight.sharing import Sharing
 from extproc.core.pairs.hand_over import WORKER_ID_TAG, HandOver
 from extproc.core.pairs.pairing import Pairing
 from extproc.core.reasons.explanation import Explanation, explain, material
-from extproc.core.reasons.explanation_text import as_line, as_text
+from extproc.core.reasons.explanation_text import COLUMNS, as_line, as_text
 from extproc.core.reasons.measured import prediction_errors
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
@@ -483,8 +483,9 @@ def test_what_the_best_instance_alone_would_have_cost_is_told_of_a_pair() -> Non
     assert told.further == 1
     text = as_text(told)
     assert told.second.text in text.replace("\n", " ")
-    rows = [line.split()[:2] for line in text.splitlines() if line.startswith(("d0", "slow"))]
-    assert rows[-2:] == [["d0", "p0"], ["slow", "itself"]]
+    table = text.split("\n\n")[1].splitlines()
+    assert [line.split()[0] for line in table[:4]] == ["INSTANCE", "d0", "with", "slow"]
+    assert table[2] == "  with p0"
     assert "second: slow alone" in as_line(told)
 
 
@@ -684,3 +685,12 @@ def test_of_many_that_could_be_partners_the_nearest_few_are_named() -> None:
     text = next(each.text for each in told.rejected if each.instance == "p0")
     assert text.startswith("needs one that answers, has d0 (not_ready), d1 (not_ready), ")
     assert text.endswith(" and 5 more")
+
+
+def test_long_names_of_both_leave_the_table_within_its_columns() -> None:
+    """As pods are named in Kubernetes."""
+    prefill, decode = changed(P0, id="vllm-prefill-7c9f8d6b5-abcde"), changed(D0, id="vllm-decode-7c9f8d6b5-x2x4k")
+    busy = changed(D1, id="vllm-decode-7c9f8d6b5-bbbbb", load=Load(running=40, waiting=3, kv_usage=0.5))
+    text = as_text(explained(router(prefill, decode, busy, instance("slow", hardware="l40s"), policy=PD)))
+    assert text.count("  with vllm-prefill-7c9f8d6b5-abcde") == 2
+    assert max(map(len, text.splitlines())) <= COLUMNS

@@ -1,7 +1,6 @@
 """An explanation for people: text and tables of 100 columns, or one line for a header.
 
-Text is wrapped and never cut. A table whose numbers, or names of pairs, leave no room is wider, since numbers that are
-cut would be others.
+Text is wrapped and never cut. A table whose numbers leave no room is wider, since numbers that are cut would be others.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _GAP = 2  # columns between those of a table
 _OTHER = "other"  # the smallest terms together, where the table would be too wide
 _REJECTED_SHOWN = 40
 _SHOWN_S = 0.0005  # a term below it shows as 0
-_PROMPT_BY = "PROMPT BY"
-_LEFT = frozenset({"INSTANCE", _PROMPT_BY, "REASON", "WHY NOT", ""})  # columns of words
+_WITH = "  with "  # before who computes the prompt of a pair
+_LEFT = frozenset({"INSTANCE", "REASON", "WHY NOT", ""})  # columns of words
 
 
 def as_text(told: Explanation) -> str:
@@ -111,7 +110,7 @@ def _terms(option: Option) -> str:
 
 
 def _options(options: Sequence[Option]) -> list[str]:
-    """A row an option, a column a term; terms that are 0 everywhere are named below."""
+    """A row an option, and its partner below it; a column a term; terms that are 0 everywhere are named below."""
     names = list(dict.fromkeys(name for option in options for name in option.terms_s))
     largest = {name: max(abs(option.terms_s.get(name, 0.0)) for option in options) for name in names}
     shown = [name for name in names if largest[name] >= _SHOWN_S]
@@ -130,14 +129,7 @@ def _options(options: Sequence[Option]) -> list[str]:
 
 
 def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequence[str]) -> list[list[str]]:
-    paired = any(option.partner is not None for option in options)
-    head = [
-        "INSTANCE",
-        *([_PROMPT_BY] if paired else []),
-        "COST",
-        *(name.upper() for name in shown),
-        *([_OTHER.upper()] if merged else []),
-    ]
+    head = ["INSTANCE", "COST", *(name.upper() for name in shown), *([_OTHER.upper()] if merged else [])]
     rows = [[*head, "TTFT", "TPOT", "CACHED"]]
     for option in options:
         values = [option.total_s, *(option.terms_s.get(name, 0.0) for name in shown)]
@@ -146,8 +138,9 @@ def _option_rows(options: Sequence[Option], shown: Sequence[str], merged: Sequen
         cells = [f"{value:.{_column_decimals(options)}f}" for value in values]
         cached = f"{option.cached_tokens:,} {option.cached_source}".strip()
         times = [f"{seconds(option.ttft_s)} s", f"{1000 * option.tpot_s:.1f} ms"]
-        names = [option.instance, *([option.partner or "itself"] if paired else [])]
-        rows.append([*map(_short, names), *cells, *times, cached])
+        rows.append([_short(option.instance), *cells, *times, cached])
+        if option.partner is not None:  # on a line of its own: two long names side by side leave no room
+            rows.append([f"{_WITH}{_short(option.partner)}", *[""] * (len(rows[0]) - 1)])
     return rows
 
 
