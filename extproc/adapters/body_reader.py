@@ -39,6 +39,8 @@ _ROOT = str(Path(__file__).parents[2])
 
 Salts = Callable[[Prompt], tuple[str, ...]]
 """From what a prompt says to the salts under which its blocks may be asked for."""
+Renames = Callable[[Prompt], bool]
+"""From what a prompt says to whether it may go on under another model's name."""
 _Result = Prompt | BodyError | None
 
 
@@ -56,6 +58,7 @@ class ReadOutcome(StrEnum):
 class _Job:
     unread: Unread
     salts: Salts
+    renames: Renames
     abandoned: threading.Event = field(default_factory=threading.Event)
 
 
@@ -101,16 +104,17 @@ class BodyReader:
         """Read nothing more; the process ends."""
         self.close()
 
-    async def read(self, unread: Unread, salts: Salts) -> _Result:
+    async def read(self, unread: Unread, salts: Salts, renames: Renames = lambda _: False) -> _Result:
         """The prompt, without its text; BodyError if it has none; None if it could not be read in time.
 
-        `salts` is called in another thread.
+        `salts` and `renames` are called in another thread. Where the body names its model is looked for if it may be
+        renamed.
         """
         size_bytes = unread.size_bytes
         if len(self._pending) >= self._max_pending or size_bytes > self._room_bytes:
             self.outcomes[ReadOutcome.BUSY] += 1
             return None
-        job = _Job(unread, salts)
+        job = _Job(unread, salts, renames)
         work = self._thread.submit(self._run, job)
         del unread
         self._pending.add(work)
@@ -202,10 +206,14 @@ class _Process:
         told = hear(self._line)
         if not isinstance(told, Abridged):
             return BodyError(*told)
-        salts = () if job.abandoned.is_set() else job.salts(told.prompt)
-        tell(self._line, salts)
-        chains = dict(zip(salts, map(tuple, hear(self._line)), strict=True))
-        return restored(told, chains, job.unread if size_bytes <= _COUNTED_BYTES else None)
+        wanted = not job.abandoned.is_set()
+        salts = job.salts(told.prompt) if wanted else ()
+        tell(self._line, (salts, wanted and job.renames(told.prompt)))
+        found, site = hear(self._line)
+        if isinstance(site, tuple):
+            return BodyError(*site)
+        chains = dict(zip(salts, map(tuple, found), strict=True))
+        return restored(told, chains, job.unread if size_bytes <= _COUNTED_BYTES else None, site)
 
     def _write(self, unread: Unread) -> int:
         """Write a body to the shared memory, without Python's lock; returns its length."""

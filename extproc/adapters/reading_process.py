@@ -1,7 +1,8 @@
 """The process that reads large bodies for a worker: bodies come in shared memory, what they say goes back by a socket.
 
 A conversation about each body: where it is (path, content type, length) -> what it says, or what is wrong with it ->
-salts -> its chains under these, one array of 64-bit words each. Both ends are this program, so pickles are safe.
+salts, and whether the model may be renamed -> its chains under these, one array of 64-bit words each, and where the
+model is named, or what is wrong with that. Both ends are this program, so pickles are safe.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import msgspec
 
 from extproc.api.body import BodyError
-from extproc.api.reading import abridged, read_prompt
+from extproc.api.reading import abridged, read_prompt, site_in
 from extproc.core.features import read_text
+from extproc.core.values.model_site import ModelSite
 from extproc.core.values.request import Prompt
 
 _LENGTH = struct.Struct("<I")
@@ -56,16 +58,27 @@ def serve(line: socket.socket, memory: int) -> None:
             path, content_type, size_bytes = hear(line)
         except EOFError:
             return
+        body = os.pread(memory, size_bytes, 0)
         try:
-            prompt = read_prompt(path, content_type, os.pread(memory, size_bytes, 0))
+            prompt = read_prompt(path, content_type, body)
         except BodyError as error:
             tell(line, (error.message, error.param))
             continue
         prompt = msgspec.structs.replace(prompt, **_ids_as_array(prompt))
         read = read_text(prompt)
         tell(line, abridged(prompt, read))
-        tell(line, [array("Q", read.chain(salt)) for salt in hear(line)])
-        del prompt, read
+        salts, renames = hear(line)
+        chains = [array("Q", read.chain(salt)) for salt in salts]
+        tell(line, (chains, _site(path, content_type, body, prompt) if renames else None))
+        del body, prompt, read
+
+
+def _site(path: str, content_type: str, body: bytes, prompt: Prompt) -> ModelSite | tuple[str, str | None]:
+    """Where the body names its model, or what is wrong with it."""
+    try:
+        return site_in(path, content_type, body, prompt)
+    except BodyError as error:
+        return error.message, error.param
 
 
 def _ids_as_array(prompt: Prompt) -> dict[str, Any]:

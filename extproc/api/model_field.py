@@ -10,12 +10,11 @@ changed, so that nobody sees the old name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
-Span = tuple[int, int]
-"""Begin and end of a part of a body, in bytes."""
+from extproc.core.values.model_site import ModelSite, Span
 
 # These read bodies without escaped quotes (`_masked`): to step over escapes one by one takes ten times as long.
 # Possessive: nothing is tried twice, so that time is linear and no stack grows.
@@ -40,18 +39,20 @@ def with_model(body: bytes, model: str, *, named: bool = False, add: bool = True
     Without a `model` it gets one, as its first member, or with `add` unset stays the same object. `body` must be
     an object that `api.body.decode` reads. `named`: it is known to have a `model` of its own; mostly spares a scan.
     """
-    name = orjson.dumps(model)
-    spans = model_spans(body, named=named)
-    if spans:
-        return replaced(body, spans, name)
-    if not add:
-        return body
+    site = model_site(body, named=named, add=add)
+    return replaced(body, site.spans, site.filled(orjson.dumps(model))) if site.spans else body
+
+
+def model_site(body: bytes, *, named: bool = False, add: bool = True) -> ModelSite:
+    """Where such an object names its model, or is to. Arguments as of `with_model`; the name is to be JSON."""
+    spans = tuple(model_spans(body, named=named))
+    if spans or not add:
+        return ModelSite(spans)
     start = body.index(b"{") + 1
-    comma = b"" if _EMPTY.match(body, start) else b","
-    return replaced(body, [(start, start)], _MODEL + b":" + name + comma)
+    return ModelSite(((start, start),), _MODEL + b":", b"" if _EMPTY.match(body, start) else b",")
 
 
-def replaced(body: bytes, spans: list[Span], text: bytes) -> bytes:
+def replaced(body: bytes, spans: Sequence[Span], text: bytes) -> bytes:
     """The body with a text in place of these parts of it, which are in order."""
     # Views spare a copy of long parts; of very many, the collector of garbage would look at all again and again.
     view = memoryview(body) if len(spans) <= _FEW else body

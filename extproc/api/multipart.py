@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from extproc.api.body import Body, BodyError
 from extproc.api.model_field import replaced
+from extproc.core.values.model_site import ModelSite
 
 MAX_FORM_PARTS = 1000
 MAX_PART_HEAD_BYTES = 8192
@@ -64,16 +65,20 @@ def with_field(body: bytes, content_type: str, name: str, value: str, *, add: bo
     Fields of that name are all changed. If there is none, one is added before all others, unless `add` is unset.
     Names are ASCII.
     """
-    text = value.encode()
+    site = field_site(body, content_type, name, add=add)
+    return replaced(body, site.spans, site.filled(value.encode())) if site.spans else body
+
+
+def field_site(body: bytes, content_type: str, name: str, *, add: bool = True) -> ModelSite:
+    """Where a form says a field's value, or is to. Arguments as of `with_field`."""
     delimiter = b"--" + _boundary(content_type)
-    spans = [(part.start, part.end) for part in _parts(body, delimiter) if part.name == name and part.filename is None]
-    if spans:
-        return replaced(body, spans, text)
-    if not add:
-        return body
+    parts = _parts(body, delimiter)
+    spans = tuple([(part.start, part.end) for part in parts if part.name == name and part.filename is None])
+    if spans or not add:
+        return ModelSite(spans)
     start = _first_delimiter(body, delimiter)
     head = b'%b\r\nContent-Disposition: form-data; name="%b"' % (delimiter, name.encode())
-    return replaced(body, [(start, start)], head + _HEAD_END + text + b"\r\n")
+    return ModelSite(((start, start),), head + _HEAD_END, b"\r\n")
 
 
 def is_form(content_type: str) -> bool:

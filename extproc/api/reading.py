@@ -14,14 +14,18 @@ import orjson
 
 from extproc.api.body import MAX_MODEL_CHARS, BodyError, Chunk
 from extproc.api.paths import endpoint_for
+from extproc.api.renaming import site_of
 from extproc.core.models.signals import Signals
 from extproc.core.prompt_text import PromptText
 from extproc.core.tokens.token_counts import SAMPLE_BYTES, count_text
+from extproc.core.values.model_site import ModelSite
 from extproc.core.values.request import Countable, Prompt
 
 _EDGE_BYTES = 64 * 1024  # of a body that is not read, where its model is looked for
 _MODEL = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("[^"\\]{1,%d}")' % MAX_MODEL_CHARS)
 _PARTS = 16  # of such a body, whose bytes are counted
+
+MAX_NAMES = 1000  # members `model` of a large body that is renamed: to put so many in takes a third of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,16 @@ def read_prompt(path: str, content_type: str, body: bytes) -> Prompt:
     if endpoint is None:
         raise BodyError("The path is none that takes a prompt.")
     return endpoint.parse(body, content_type)
+
+
+def site_in(path: str, content_type: str, body: bytes, prompt: Prompt) -> ModelSite:
+    """Where a body names its model, of which the prompt was read. Raises BodyError if in too many places."""
+    endpoint = endpoint_for("POST", path)
+    assert endpoint is not None  # there is a prompt
+    site = site_of(endpoint, content_type, body, named=bool(prompt.model))
+    if len(site.spans) > MAX_NAMES:
+        raise BodyError(f"The request body must not name 'model' more than {MAX_NAMES} times.", "model")
+    return site
 
 
 def countable_of(unread: Unread) -> Countable | None:
@@ -128,8 +142,13 @@ def abridged(prompt: Prompt, read: PromptText) -> Abridged:
     return Abridged(short, read.counts, read.size_bytes, read.signals(), prompt.countable is not None)
 
 
-def restored(told: Abridged, chains: dict[str, tuple[int, ...]], unread: Unread | None) -> Prompt:
-    """The prompt as it is decided upon. `chains`: by salt. `unread`: the body, if it may be counted exactly."""
+def restored(
+    told: Abridged, chains: dict[str, tuple[int, ...]], unread: Unread | None, site: ModelSite | None = None
+) -> Prompt:
+    """The prompt as it is decided upon. `chains`: by salt. `unread`: the body, if it may be counted exactly.
+
+    `site`: where the body names the model, if that was looked for.
+    """
     text = PromptText(told.counts, told.size_bytes, lambda salt: chains.get(salt, ()), lambda: told.signals)
     countable = (lambda: countable_of(unread)) if told.is_countable and unread is not None else None
-    return msgspec.structs.replace(told.prompt, text=text, countable=countable)
+    return msgspec.structs.replace(told.prompt, text=text, countable=countable, site=site)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import grpc
 
 from extproc.adapters import wire
-from extproc.adapters.body_reader import Salts
+from extproc.adapters.body_reader import Renames, Salts
 from extproc.api.reading import Unread
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
@@ -65,7 +65,7 @@ class Shell:
     charges: Charges | None = None  # needed for `rules.limits`
     cold_waits: ColdWaits | None = None  # needed for models that are waited for
     siblings: Siblings | None = None  # of one among several workers
-    read: Callable[[Unread, Salts], Awaitable[object]] | None = None  # needed for `rules.read_apart_bytes`
+    read: Callable[[Unread, Salts, Renames], Awaitable[object]] | None = None  # needed for `rules.read_apart_bytes`
 
 
 class ExtProc:
@@ -187,7 +187,8 @@ class ExtProc:
             left_at_s = shell.clock()
             match step:
                 case ReadBody():
-                    result: object = await shell.read(step.unread, step.salts) if shell.read else None
+                    read = shell.read
+                    result: object = await read(step.unread, step.salts, step.renames) if read else None
                 case CountTokens():
                     result = await shell.count(step) if shell.count else None
                 case TakePlace():

@@ -19,13 +19,14 @@ from msgspec import structs
 from extproc.api import errors
 from extproc.api.body import BodyError, Chunk
 from extproc.api.reading import Unread, guessed, joined
-from extproc.api.renaming import renamed
+from extproc.api.renaming import Renamed, renamed, renamed_at
 from extproc.core.features import request_of
 from extproc.core.models.plan import Plan
 from extproc.core.prefixes.prefix_chain import prefix_salt
 from extproc.core.rollout import Would
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
+from extproc.core.values.model_site import ModelSite
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.outcome import Features
 from extproc.core.values.request import Prompt, Request
@@ -71,6 +72,7 @@ class Course:
         self.choice: Choice | None = None  # the latest
         self.decided_at_s = 0.0
         self.is_guess = False  # the body could not be read in time: what is asked for is guessed from its size
+        self._site: ModelSite | None = None  # where the body names the model, if whoever read it has looked for that
         self.shadow: Shadow | None = None  # of a request that is not rolled out
         self.headers: Headers = ()  # of the answer, whoever gives it
 
@@ -161,12 +163,15 @@ class Course:
         if most_bytes is None or sum(map(len, chunks)) <= most_bytes:
             return self._prompt(joined(chunks))
         unread = Unread(self._head.path, self._head.content_type, chunks)
-        found = yield from moment.ask(ReadBody(unread, self._salts))
+        found = yield from moment.ask(ReadBody(unread, self._salts, self._renames))
         if isinstance(found, BodyError):
             raise found
         self.is_guess = not isinstance(found, Prompt)
         prompt = found if isinstance(found, Prompt) else guessed(unread)
-        return None if prompt is None else self._trusted(prompt)
+        if prompt is None:
+            return None
+        self._site = prompt.site
+        return self._trusted(prompt)
 
     def _salts(self, prompt: Prompt) -> tuple[str, ...]:
         """The salts of all models that a prompt may come to be for."""
@@ -174,6 +179,10 @@ class Course:
         tenant = "" if policy.tenants_share_prefixes else self._head.caller.tenant
         names = policy.models.behind(prompt.model) if prompt.reuses_cache else ()
         return tuple([prefix_salt(name, tenant, prompt.cache_salt) for name in names])
+
+    def _renames(self, prompt: Prompt) -> bool:
+        """Whether a prompt may come to be for another model than it names."""
+        return self._router.policy.models.behind(prompt.model) != (prompt.model,)
 
     def _trusted(self, prompt: Prompt) -> Prompt:
         """The prompt without what the operator does not let bodies say."""
@@ -218,10 +227,16 @@ class Course:
             reply = replace(reply, features=structs.replace(reply.features, charge=receipt))
         if request.model == self.plan.asked:
             return reply
-        body, asked = joined(chunks), self.plan.asked
-        changed = renamed(head.endpoint, head.path, head.content_type, body, asked, request.model)
+        changed = self._renamed(chunks, self.plan.asked, request.model)
         self.headers = (*self.headers, (MODEL_HEADER, quote(request.model, safe=_HEADER_TEXT)))
         return replace(reply, path=changed.path, body=changed.body)
+
+    def _renamed(self, chunks: tuple[Chunk, ...], old: str, new: str) -> Renamed:
+        """The client's call with another model, for which a body is searched only if whoever read it has not."""
+        head = self._head
+        if self._site is None:
+            return renamed(head.endpoint, head.path, head.content_type, joined(chunks), old, new)
+        return renamed_at(self._site, head.endpoint, head.path, head.content_type, chunks, new)
 
     def _turned_away(self, plan: Plan, choice: Choice, moment: Moment) -> Answer | PassOn:
         """The reply where nobody can serve it; the choice says why, also of a model that is loaded nowhere."""

@@ -15,11 +15,13 @@ from extproc.core.values.request import Countable, Prompt, RequestClass
 class ReadBody:
     """Read a large body; comes back with its Prompt, a BodyError, or None if that was not possible in time.
 
-    The prompt's text may stay away: `salts` tells under which salts its blocks may be asked for.
+    The prompt's text may stay away: `salts` tells under which salts its blocks may be asked for, `renames` whether it
+    may go on under another model's name, so that its site is wanted.
     """
 
     unread: Unread
     salts: Callable[[Prompt], tuple[str, ...]]
+    renames: Callable[[Prompt], bool]
 
 
 @dataclass(frozen=True, slots=True)

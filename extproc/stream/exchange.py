@@ -35,6 +35,7 @@ from extproc.api.body import Chunk
 from extproc.api.caller import caller_of, wants_explanation
 from extproc.api.models_page import is_models_page, models_page
 from extproc.api.paths import Endpoint, endpoint_for
+from extproc.api.pieces import size_of
 from extproc.core.reasons.explanation import Material, explain, material
 from extproc.core.reasons.explanation_text import as_line
 from extproc.core.reasons.model_choice import told_models
@@ -302,7 +303,7 @@ class Exchange:
         intake = self._intake
         if intake is None and isinstance(reply, RouteTo) and reply.body is not None and self._has_length:
             # Envoy answers 500 if the two differ. A length where there was none would not go with chunks or trailers.
-            reply = replace(reply, headers=(*reply.headers, ("content-length", str(len(reply.body)))))
+            reply = replace(reply, headers=(*reply.headers, ("content-length", str(size_of(reply.body)))))
         if intake is None or isinstance(reply, Answer):
             return self._end(reply)
         reply, instead = replace(reply, to=RequestHeaders), None

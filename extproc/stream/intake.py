@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extproc.api.body import Chunk
+from extproc.api.pieces import Pieces, cut, size_of
 from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody, Substitute
 
 COLLECTED = frozenset({BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY})
@@ -55,7 +56,7 @@ class Intake:
         """The body so far."""
         return tuple(self._chunks)
 
-    def onward(self, *, ended: bool, instead: bytes | None = None) -> Replies:
+    def onward(self, *, ended: bool, instead: Pieces | None = None) -> Replies:
         """Replies that let the body go on, or what is sent in place of it; it is forgotten then.
 
         `ended`: its last chunk has come. Else trailers have, and no chunk is marked as the last.
@@ -65,15 +66,10 @@ class Intake:
             if instead is None:
                 return tuple(Continue(RequestBody) for _ in chunks)
             # Envoy wants as many replies as it sent chunks.
-            return tuple(map(Substitute, _cut(instead, -(-len(instead) // len(chunks)), len(chunks))))
+            return tuple(map(Substitute, cut(instead, -(-size_of(instead) // len(chunks)), len(chunks))))
         if instead is not None:
-            chunks = [*_cut(instead, CHUNK_BYTES, -(-len(instead) // CHUNK_BYTES))]
+            chunks = [*cut(instead, CHUNK_BYTES, -(-size_of(instead) // CHUNK_BYTES))]
         return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=ended))
-
-
-def _cut(body: bytes, size: int, count: int) -> Iterator[bytes]:
-    """The body in so many chunks of that size; the last ones may be shorter, or empty."""
-    return (body[number * size : (number + 1) * size] for number in range(count))
 
 
 def _handed_back(chunks: list[Chunk], *, ended: bool) -> Iterator[Reply]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from extproc.api.body import Chunk
+from extproc.api.pieces import Pieces
 from extproc.core.values.outcome import Features
 from extproc.errors import ExtprocError
 
@@ -128,7 +129,7 @@ class RouteTo:
     to: type[Message] = RequestBody  # the message that this is the reply to
     alternatives: tuple[str, ...] = ()  # endpoints of whatever cluster to go to if the choice fails, best first
     path: str | None = None  # to ask for in place of the client's; None: that
-    body: bytes | None = None  # to send in place of the client's; None: that
+    body: Pieces | None = None  # to send in place of the client's; None: that
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class HandBack:
 class Substitute:
     """What goes on in place of a chunk of the request's body (STREAMED_EARLY mode); of any length."""
 
-    body: bytes
+    body: Chunk
 
 
 Reply = Continue | Annotate | PassOn | RouteTo | Answer | HandBack | Substitute | MoreTime

@@ -16,8 +16,10 @@ import pytest
 
 from extproc.adapters.body_reader import BodyReader, ReadOutcome
 from extproc.api.body import BodyError
-from extproc.api.reading import Unread, read_prompt
+from extproc.api.model_field import model_spans
+from extproc.api.reading import MAX_NAMES, Unread, read_prompt
 from extproc.core.features import read_text
+from extproc.core.values.model_site import ModelSite
 from extproc.core.values.request import Prompt
 
 CHAT = "/v1/chat/completions"
@@ -72,6 +74,29 @@ async def test_a_bad_body_comes_back_as_the_same_error_as_here() -> None:
         assert isinstance(there, BodyError)
         assert (there.message, there.param) == (here.value.message, here.value.param)
         assert isinstance(await reader.read(unread(), salts), Prompt)
+
+
+@pytest.mark.parametrize("end", [b"}", b',"tools":[{"model":1}],"model" : "m"}', b',"mod\\u0065l":"m"}'])
+async def test_where_the_model_stands_is_told_of_those_that_may_be_renamed(end: bytes) -> None:
+    """And is looked for in no other one."""
+    body = BODY[:-1] + end
+    async with reading() as reader:
+        found = await reader.read(unread(body), salts, lambda prompt: prompt.model == "m")
+        assert isinstance(found, Prompt)
+        assert found.site == ModelSite(tuple(model_spans(body)))
+        other = await reader.read(unread(body), salts, lambda _: False)
+        assert isinstance(other, Prompt)
+        assert other.site is None
+
+
+async def test_a_body_that_names_its_model_very_often_is_refused_if_it_is_to_be_renamed() -> None:
+    """To put in so many names would hold up all others."""
+    often = BODY[:-1] + b',"model":"m"' * MAX_NAMES + b"}"
+    async with reading() as reader:
+        there = await reader.read(unread(often), salts, lambda _: True)
+        assert isinstance(there, BodyError)
+        assert there.param == "model"
+        assert isinstance(await reader.read(unread(often), salts), Prompt)
 
 
 async def test_a_budget_that_is_over_ends_the_wait_and_not_the_reader() -> None:

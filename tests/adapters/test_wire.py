@@ -364,12 +364,13 @@ def test_another_body_and_another_path_become_mutations_only_where_there_are_suc
     plain = RouteTo("pool", ("10.0.0.1:80",), features())
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x-where"))
     assert not answer.request_body.response.HasField("body_mutation")
-    named = dataclasses.replace(plain, path="/v2/models/m/generate", body=b"{}")
+    named = dataclasses.replace(plain, path="/v2/models/m/generate", body=(b"{", memoryview(b"}")))
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(named, "x-where"))
     assert answer.request_body.response.body_mutation.body == b"{}"
     assert answer.request_body.response.clear_route_cache
     options = answer.request_body.response.header_mutation.set_headers
     assert {option.header.key: option.header.raw_value for option in options}[":path"] == b"/v2/models/m/generate"
+    assert answer.dynamic_metadata == ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x")).dynamic_metadata
     other = dataclasses.replace(named, to=RequestHeaders, body=None)
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(other, "x"))
     assert not answer.request_headers.response.HasField("body_mutation")

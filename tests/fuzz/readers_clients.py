@@ -10,6 +10,7 @@ import orjson
 from extproc.adapters import wire
 from extproc.api.caller import Trust, caller_of, wants_explanation
 from extproc.api.paths import endpoint_for
+from extproc.api.reading import joined
 from extproc.api.renaming import renamed
 from extproc.core.router import Router
 from extproc.core.values.request import Caller
@@ -41,7 +42,7 @@ def _body(path: str, content_type: str, data: bytes) -> None:
         if prompt.countable is not None:
             prompt.countable()
         written = renamed(endpoint, path, content_type, data, prompt.model, "another")
-        again = check(written.path or path, data if written.body is None else written.body, content_type)
+        again = check(written.path or path, data if written.body is None else joined(written.body), content_type)
         assert again is not None
         assert again.model == "another"
         assert again.pieces == prompt.pieces

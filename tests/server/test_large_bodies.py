@@ -28,7 +28,7 @@ class Reader:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         self.given_up = 0
 
-    async def read(self, unread: Unread, salts: Any) -> Any:
+    async def read(self, unread: Unread, salts: Any, _renames: Any) -> Any:
         self.begun.set()
         try:
             await self.may_end.wait()

@@ -106,7 +106,7 @@ def test_a_name_goes_to_the_model_that_the_operator_means(
     assert exchange.request is not None
     assert exchange.request.model == model
     assert exchange.asked == body["model"]
-    sent = orjson.loads(reply.body) if reply.body is not None else body
+    sent = orjson.loads(b"".join(reply.body)) if reply.body is not None else body
     assert sent == body | {"model": model}
     assert (reply.body is None) == (model == body["model"])
 

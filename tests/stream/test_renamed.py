@@ -75,7 +75,7 @@ def test_a_buffered_body_is_replaced_and_its_length_told_anew_where_it_was_told(
     """Envoy answers 500 where the two differ; a length beside chunks would be one too many."""
     exchange = begun(BodyMode.BUFFERED, content_length=length) if length else begun(BodyMode.BUFFERED)
     reply, _ = received(exchange, BODY)
-    assert (reply.body, reply.path) == (RENAMED, None)
+    assert (reply.body, reply.path) == ((RENAMED,), None)
     assert dict(reply.headers).get("content-length", "") == (str(len(RENAMED)) if length else "")
 
 
@@ -168,7 +168,7 @@ def test_in_strict_mode_the_name_is_that_of_the_model_whose_place_was_taken() ->
     exchange = begun(BodyMode.BUFFERED, made=aliased(instance("a"), instance("b")), rules=Rules(strict=True))
     assert isinstance(exchange.receive(RequestBody(BODY), 0.0, 0.0), TakePlace)
     reply, _ = routed(exchange.resume(1, 0.0, 0.0))
-    assert reply.body == RENAMED
+    assert reply.body == (RENAMED,)
     assert exchange.request is not None
     assert exchange.request.model == MODEL
 

@@ -17,6 +17,7 @@ from extproc.adapters.wire import plain
 from extproc.adapters.wire.features import KEY, NAMESPACE, write_features
 from extproc.adapters.wire.large_body import large_body
 from extproc.adapters.wire.wire_error import WireError
+from extproc.api.pieces import Pieces, size_of
 from extproc.core.values.outcome import Features
 from extproc.stream.messages import (
     ALTERNATIVES_KEY,
@@ -54,6 +55,12 @@ _METADATA = plain.tag_of(ext_proc.ProcessingResponse, "dynamic_metadata")
 _BALANCING, _OURS_TO_LOG = plain.key_of(ENDPOINTS_NAMESPACE), plain.key_of(NAMESPACE)
 _ENDPOINTS, _ALTERNATIVES = plain.key_of(ENDPOINTS_HEADER), plain.key_of(ALTERNATIVES_KEY)
 _FEATURES = plain.key_of(KEY)
+_REQUEST, _ANSWER = (plain.tag_of(ext_proc.ProcessingResponse, f"{name}_body") for name in ("request", "response"))
+_RESPONSE = plain.tag_of(ext_proc.BodyResponse, "response")
+_MUTATION = plain.tag_of(ext_proc.CommonResponse, "body_mutation")
+_BODY, _STREAM = (plain.tag_of(ext_proc.BodyMutation, name) for name in ("body", "streamed_response"))
+_STREAMED_BODY = plain.tag_of(ext_proc.StreamedBodyResponse, "body")
+_LAST = bytes(ext_proc.StreamedBodyResponse(end_of_stream=True).SerializeToString())
 
 _OURS = (EXPLANATION_HEADER, MODEL_HEADER)  # of the answer: an engine cannot set them
 _STATUS_DIGITS = 3
@@ -196,18 +203,15 @@ def _more_time(reply: MoreTime) -> bytes:
 
 
 def _hand_back(reply: HandBack) -> bytes:
-    answer = ext_proc.ProcessingResponse()
-    part = answer.request_body if reply.of_request else answer.response_body
-    streamed = part.response.body_mutation.streamed_response
-    streamed.body = bytes(reply.body)
-    streamed.end_of_stream = reply.last
-    return bytes(answer.SerializeToString())
+    mark = _LAST if reply.last else b""
+    inner = mark + plain.opened((_STREAMED_BODY,), len(reply.body))
+    kind = _REQUEST if reply.of_request else _ANSWER
+    outer = plain.opened((kind, _RESPONSE, _MUTATION, _STREAM), len(inner) + len(reply.body))
+    return b"".join((outer, inner, reply.body))
 
 
 def _substitute(reply: Substitute) -> bytes:
-    answer = ext_proc.ProcessingResponse()
-    answer.request_body.response.body_mutation.body = reply.body
-    return bytes(answer.SerializeToString())
+    return b"".join((plain.opened((_REQUEST, _RESPONSE, _MUTATION, _BODY), len(reply.body)), reply.body))
 
 
 def _annotate(reply: Annotate) -> bytes:
@@ -230,30 +234,51 @@ def _believed(features: Features) -> bytes:
 def _route_to(reply: RouteTo, cluster_header: str) -> bytes:
     in_headers = reply.to is RequestHeaders
     headers = ((cluster_header, reply.cluster), *reply.headers) if reply.cluster else reply.headers
-    if reply.path is None and reply.body is None:
-        changes = _headers_set(in_headers, headers)
-    else:
-        answer = ext_proc.ProcessingResponse()
-        common = _common(answer, in_headers)
-        for name, value in headers if reply.path is None else (*headers, (":path", reply.path)):
-            _set_header(common.header_mutation, name, value)
-        if reply.body is not None:
-            common.body_mutation.body = reply.body
-        changes = bytes(answer.SerializeToString())
+    if reply.path is not None:
+        headers = (*headers, (":path", reply.path))
+    if reply.body is not None:
+        return b"".join((*_body_replaced(headers, reply.body), _where_to(reply)))
+    changes = _headers_set(in_headers, headers) if reply.path is None else _headers_written(in_headers, headers)
+    return changes + _where_to(reply)
+
+
+def _where_to(reply: RouteTo) -> bytes:
+    """The part of a reply that Envoy's balancing reads, and what is to come back with its access log."""
     endpoints, alternatives = ",".join(reply.endpoints).encode(), ",".join(reply.alternatives).encode()
     told = plain.text(_ENDPOINTS, endpoints) + plain.text(_ALTERNATIVES, alternatives)
     believed = plain.text(_FEATURES, write_features(reply.features))
-    return changes + plain.part(_METADATA, plain.struct(_BALANCING, told) + plain.struct(_OURS_TO_LOG, believed))
+    return plain.part(_METADATA, plain.struct(_BALANCING, told) + plain.struct(_OURS_TO_LOG, believed))
+
+
+def _body_replaced(headers: Headers, body: Pieces) -> Pieces:
+    """The part of a reply to a body that sets the request's headers and puts another body in its place.
+
+    Protobuf would copy the body three times.
+    """
+    told = bytes(_with_headers(ext_proc.ProcessingResponse(), False, headers).SerializeToString())
+    size_bytes = size_of(body)
+    mutation = plain.opened((_MUTATION, _BODY), size_bytes)
+    outer = plain.opened((_REQUEST, _RESPONSE), len(told) + len(mutation) + size_bytes)
+    return (outer, told, mutation, *body)
 
 
 @lru_cache(maxsize=1024)
 def _headers_set(in_headers: bool, headers: Headers) -> bytes:
     """The part of a reply that sets the request's headers: mostly one of a few clusters."""
+    return _headers_written(in_headers, headers)
+
+
+def _headers_written(in_headers: bool, headers: Headers) -> bytes:
     answer = ext_proc.ProcessingResponse()
+    _with_headers(answer, in_headers, headers)
+    return bytes(answer.SerializeToString())
+
+
+def _with_headers(answer: Any, in_headers: bool, headers: Headers) -> Any:
     common = _common(answer, in_headers)
     for name, value in headers:
         _set_header(common.header_mutation, name, value)
-    return bytes(answer.SerializeToString())
+    return common
 
 
 def _pass_on(reply: PassOn) -> bytes:

@@ -6,6 +6,8 @@ follow each other are merged, so that what never differs can be serialised befor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from google.protobuf.struct_pb2 import Struct, Value  # type: ignore[import-untyped]
 
 _LENGTH_DELIMITED = 2
@@ -37,6 +39,14 @@ def _length(number: int) -> bytes:
 def part(tag: bytes, content: bytes) -> bytes:
     """One field with its content."""
     return tag + _length(len(content)) + content
+
+
+def opened(tags: Sequence[bytes], content_bytes: int) -> bytes:
+    """How fields in each other begin, from the outside, the innermost of which is to have so many bytes."""
+    head = b""
+    for tag in reversed(tags):
+        head = tag + _length(content_bytes + len(head)) + head
+    return head
 
 
 _FIELDS = tag_of(Struct, "fields")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from extproc.core.values.instance import Capability
+from extproc.core.values.model_site import ModelSite
 from extproc.core.values.placement import ANYWHERE, Placement
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     deferrable: bool = False  # the client says it can wait (service_tier flex or batch)
     countable: Callable[[], Countable | None] | None = None  # made when asked for; None: can only be estimated
     text: PromptText | None = None  # what is known of its text where `pieces` are not here, read by another process
+    site: ModelSite | None = None  # where its body names the model; None: that was not looked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,96 @@
+"""A large body that goes on under another model's name is searched by whoever reads it, and not on the event loop."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+
+from extproc.adapters.body_reader import BodyReader
+from extproc.api import renaming
+from extproc.core.models.virtual import ModelPolicy
+from extproc.core.router import Router
+from extproc.core.snapshot import Policy
+from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.observer import Observer
+from extproc.server.ext_proc import ExtProc, Shell
+from extproc.stream.rules import Rules
+from tests.core.builders import MODEL, instance, publish
+from tests.server.test_large_bodies import replies
+
+APART_BYTES = 50_000
+BUFFERED, DUPLEX = 2, 4  # Envoy's numbers
+CHAT, FORM = "application/json", "multipart/form-data; boundary=xy"
+
+
+def chat(characters: int, model: str) -> bytes:
+    """One that names models elsewhere, too."""
+    parameters = {"type": "object", "properties": {"model": {"type": "string"}}}
+    message = {"role": "user", "content": "x" * characters}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    return orjson.dumps({"model": model, "messages": [message], "tools": tools})
+
+
+def form(characters: int, model: str) -> bytes:
+    file = b'--xy\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n' + b"x" * characters
+    return (
+        file + b'\r\n--xy\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + model.encode() + b"\r\n--xy--\r\n"
+    )
+
+
+def messages(content_type: str, body: bytes, mode: int) -> tuple[bytes, ...]:
+    """As Envoy sends them."""
+    head = ext_proc.ProcessingRequest()
+    path = "/v1/chat/completions" if content_type == CHAT else "/v1/audio/transcriptions"
+    for name, value in ((":method", "POST"), (":path", path), ("content-type", content_type)):
+        head.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+    head.protocol_config.request_body_mode = mode
+    cuts = (0, len(body)) if mode == BUFFERED else (0, 9, 70_000, len(body))
+    chunks = [
+        ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=body[a:b], end_of_stream=b == len(body)))
+        for a, b in pairwise(cuts)
+    ]
+    return tuple(each.SerializeToString() for each in (head, *chunks))
+
+
+def sent(heard: list[bytes]) -> bytes:
+    """The body that Envoy sends on."""
+    mutations = [ext_proc.ProcessingResponse.FromString(each).request_body.response.body_mutation for each in heard]
+    return b"".join(each.body or each.streamed_response.body for each in mutations)
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the bodies in which this process has looked for a model's place."""
+    lengths: list[int] = []
+    for name in ("model_site", "field_site"):
+        found: Any = getattr(renaming, name)
+
+        def counting(body: bytes, *given: Any, found: Any = found, **named: Any) -> Any:
+            lengths.append(len(body))
+            return found(body, *given, **named)
+
+        monkeypatch.setattr(renaming, name, counting)
+    return lengths
+
+
+@pytest.mark.parametrize("mode", [BUFFERED, DUPLEX])
+@pytest.mark.parametrize(("content_type", "written"), [(CHAT, chat), (FORM, form)])
+async def test_the_loop_searches_no_body_that_another_process_has_read(
+    searched: list[int], content_type: str, written: Any, mode: int
+) -> None:
+    """It cuts it and puts it together again; small ones it searches itself."""
+    router = Router(Policy(models=ModelPolicy(aliases={"auto": MODEL})))
+    publish(router, instance("a"), 0.0)
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    rules = Rules(read_apart_bytes=APART_BYTES)
+    async with BodyReader(60.0) as reader:
+        shell = Shell(router, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, read=reader.read)
+        service = ExtProc(shell)
+        for characters, lengths in ((2 * APART_BYTES, []), (100, [len(written(100, "auto"))])):
+            heard = await replies(service, *messages(content_type, written(characters, "auto"), mode))
+            assert sent(heard) == written(characters, MODEL)
+            assert searched == lengths
