@@ -14,6 +14,7 @@ import grpc
 
 from extproc.adapters import wire
 from extproc.adapters.body_reader import Renames, Salts
+from extproc.adapters.slices import others_turn
 from extproc.api.reading import Unread
 from extproc.core.router import Router
 from extproc.core.tokens.tokens import ExactCount
@@ -37,6 +38,10 @@ log = logging.getLogger("extproc.serve")
 # https://github.com/grpc/grpc/issues/43360: a status that is sent to one that was reset, and a read that is cancelled.
 # So the first waits for the cancellation, and the second goes on without us (`_next`).
 _CANCELLED_WITHIN_S = 0.01
+
+# To write a reply of megabytes down, and to hand it to gRPC, which copies it, takes milliseconds each: others have a
+# turn in between.
+_LONG_BYTES = 512 * 1024
 
 
 class Places(Protocol):
@@ -136,6 +141,8 @@ class ExtProc:
                 answers = self._encoded(exchange, step, began_s, watch)
                 del step
                 for answer in answers:
+                    if len(answer) > _LONG_BYTES:
+                        await others_turn()
                     await context.write(answer)
                 answer = b""
         except (wire.WireError, OutOfOrderError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
+from extproc.adapters import wire
 from extproc.adapters.body_reader import BodyReader
 from extproc.api import renaming
 from extproc.core.models.virtual import ModelPolicy
@@ -19,7 +21,7 @@ from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc, Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, publish
-from tests.server.test_large_bodies import replies
+from tests.server.test_large_bodies import Envoy, replies
 
 APART_BYTES = 50_000
 BUFFERED, DUPLEX = 2, 4  # Envoy's numbers
@@ -62,6 +64,14 @@ def sent(heard: list[bytes]) -> bytes:
     return b"".join(each.body or each.streamed_response.body for each in mutations)
 
 
+def served(rules: Rules, read: Any = None) -> ExtProc:
+    """A service to which `auto` is another name of a model."""
+    router = Router(Policy(models=ModelPolicy(aliases={"auto": MODEL})))
+    publish(router, instance("a", max_model_len_tokens=1_000_000, kv_blocks=100_000), 0.0)
+    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
+    return ExtProc(Shell(router, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, read=read))
+
+
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the bodies in which this process has looked for a model's place."""
@@ -83,14 +93,32 @@ async def test_the_loop_searches_no_body_that_another_process_has_read(
     searched: list[int], content_type: str, written: Any, mode: int
 ) -> None:
     """It cuts it and puts it together again; small ones it searches itself."""
-    router = Router(Policy(models=ModelPolicy(aliases={"auto": MODEL})))
-    publish(router, instance("a"), 0.0)
-    observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
-    rules = Rules(read_apart_bytes=APART_BYTES)
     async with BodyReader(60.0) as reader:
-        shell = Shell(router, observer, lambda: 0.0, lambda: 0.0, "x-upstream-cluster", rules, read=reader.read)
-        service = ExtProc(shell)
+        service = served(Rules(read_apart_bytes=APART_BYTES), reader.read)
         for characters, lengths in ((2 * APART_BYTES, []), (100, [len(written(100, "auto"))])):
             heard = await replies(service, *messages(content_type, written(characters, "auto"), mode))
             assert sent(heard) == written(characters, MODEL)
             assert searched == lengths
+
+
+async def test_others_have_a_turn_between_writing_a_long_reply_and_sending_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copies the body. Who is due by then comes first, also if that was not so when the turn began."""
+    turns, written, sent_at = 0, list[int](), list[int]()
+    encode = wire.encode_reply
+
+    def encoding(*given: Any) -> bytes:
+        asyncio.get_running_loop().call_soon(due)  # somebody who has become due meanwhile
+        written.append(turns)
+        return encode(*given)
+
+    def due() -> None:
+        nonlocal turns
+        turns += 1
+
+    class Sending(Envoy):
+        async def write(self, reply: bytes) -> None:
+            sent_at.append(turns)
+
+    monkeypatch.setattr(wire, "encode_reply", encoding)
+    await served(Rules()).process(None, Sending(*messages(CHAT, chat(1_000_000, "auto"), BUFFERED)))
+    assert sent_at[1] > written[1]
