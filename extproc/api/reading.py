@@ -5,25 +5,22 @@ All of it are pure functions of a path, a content type and bytes, so that anothe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import orjson
 
-from extproc.api.body import MAX_MODEL_CHARS, BodyError, Chunk
+from extproc.api.body import BodyError, Chunk
+from extproc.api.model_at_edge import model_at_edge
 from extproc.api.paths import endpoint_for
-from extproc.api.renaming import site_of
+from extproc.api.renaming import site_of, takes_form
 from extproc.core.models.signals import Signals
 from extproc.core.prompt_text import PromptText
 from extproc.core.tokens.token_counts import SAMPLE_BYTES, count_text
 from extproc.core.values.model_site import ModelSite
 from extproc.core.values.request import Countable, Prompt
 
-_EDGE_BYTES = 64 * 1024  # of a body that is not read, where its model is looked for
-_MODEL = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("[^"\\]{1,%d}")' % MAX_MODEL_CHARS)
-_PARTS = 16  # of such a body, whose bytes are counted
+_PARTS = 16  # of a body that is not read, whose bytes are counted
 
 MAX_NAMES = 1000  # members `model` of a large body that is renamed: to put so many in takes a third of a millisecond
 
@@ -74,11 +71,15 @@ def countable_of(unread: Unread) -> Countable | None:
 def guessed(unread: Unread) -> Prompt | None:
     """A stand-in for the prompt of a body that nobody has read; None if not even the model can be told.
 
-    Its model is the last one named at the body's end, or the first at its beginning. Its tokens are what so many bytes
-    that look like these would have: too many where it holds images. No blocks are known.
+    Its model is the last one named at the body's end, or the first at its beginning; should it be renamed, then there.
+    Its tokens are what so many bytes that look like these would have: too many where it holds images. No blocks are
+    known.
     """
-    endpoint, model = endpoint_for("POST", unread.path), _model_at_edge(unread.chunks)
-    if endpoint is None or not model:
+    endpoint = endpoint_for("POST", unread.path)
+    if endpoint is None or takes_form(endpoint, unread.content_type):
+        return None
+    named = model_at_edge(unread.chunks)
+    if named is None:
         return None
     size_bytes = unread.size_bytes
     sample = _sample(unread.chunks)
@@ -86,33 +87,7 @@ def guessed(unread: Unread) -> Prompt | None:
     scale = size_bytes / max(1, len(sample))
     scaled = (one, pieces, *[round(scale * count) for count in counts])
     text = PromptText(scaled, size_bytes, lambda _salt: (), Signals, is_guess=True)
-    return Prompt(api=endpoint.api, model=model, pieces=(), text=text)
-
-
-def _model_at_edge(chunks: Sequence[Chunk]) -> str:
-    for text, which in ((_end(chunks), -1), (_beginning(chunks), 0)):
-        if found := _MODEL.findall(text):
-            try:
-                return str(orjson.loads(found[which]))
-            except orjson.JSONDecodeError:
-                continue
-    return ""
-
-
-def _beginning(chunks: Sequence[Chunk]) -> bytes:
-    return bytes(chunks[0][:_EDGE_BYTES]) if chunks else b""
-
-
-def _end(chunks: Sequence[Chunk]) -> bytes:
-    """A body's end, which may have come in small chunks."""
-    parts: list[Chunk] = []
-    missing_bytes = _EDGE_BYTES
-    for chunk in reversed(chunks):
-        parts.append(chunk[-missing_bytes:])
-        missing_bytes -= len(parts[-1])
-        if missing_bytes <= 0:
-            break
-    return b"".join(reversed(parts))
+    return Prompt(api=endpoint.api, model=named.model, pieces=(), text=text, site=named.site)
 
 
 def _sample(chunks: Sequence[Chunk]) -> bytes:

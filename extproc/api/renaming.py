@@ -41,16 +41,17 @@ def renamed_at(site: ModelSite, endpoint: Endpoint, path: str, content_type: str
 def site_of(endpoint: Endpoint, content_type: str, body: bytes, *, named: bool) -> ModelSite:
     """Where a body that `Endpoint.parse` reads names its model, or is to; `named`: a name was read of the call."""
     by_path = endpoint.model_segment is not None
-    if _takes_form(endpoint, content_type):
+    if takes_form(endpoint, content_type):
         return field_site(body, content_type, "model", add=not by_path)
     return model_site(body, named=named and not by_path, add=not by_path)
 
 
 def _filled(endpoint: Endpoint, content_type: str, site: ModelSite, new: str) -> bytes:
-    return site.filled(new.encode() if _takes_form(endpoint, content_type) else orjson.dumps(new))
+    return site.filled(new.encode() if takes_form(endpoint, content_type) else orjson.dumps(new))
 
 
-def _takes_form(endpoint: Endpoint, content_type: str) -> bool:
+def takes_form(endpoint: Endpoint, content_type: str) -> bool:
+    """Whether a body of that type is read as a form there, and not as JSON."""
     return endpoint.may_be_form and is_form(content_type)
 
 

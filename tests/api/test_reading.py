@@ -101,6 +101,44 @@ def test_the_model_of_a_body_that_nobody_has_read_is_looked_for_at_its_edges(hea
         assert (prompt.model, prompt.api) == ("m1", "chat")
 
 
+_LONG = '"%s"' % ("x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "model"),
+    [
+        ('{"model":"m1","a":', ',"tools":[{"model":"no"}]}', "m1"),
+        ('{"a":{"model":"no"},"model":"m1","b":', "}", "m1"),
+        ('{"a":"\\"}{[","model":"m1","b":', ',"c":{"model":"no","d":[{}]},"e":{}}', "m1"),
+        ('{"model":"m1","a":', ',"model":"m2","b":"\\\\","c":{"model":"no"}}', "m2"),
+        ('{"a":{"model":"no"},"b":', "}", None),
+        ('{"a":{"b":', ',"model":"no"}}', None),
+        ('{"a\\"model":"no","b":', "}", None),
+    ],
+)
+def test_only_the_documents_own_model_is_guessed_and_where_it_is_named_is_told(
+    head: str, tail: str, model: str | None
+) -> None:
+    """Not that of a tool's parameters, which nobody means and nobody may change."""
+    body = (head + _LONG + tail).encode()
+    for chunks in ((body,), tuple(body[start : start + 999] for start in range(0, len(body), 999))):
+        prompt = guessed(Unread(CHAT, "", chunks))
+        if model is None:
+            assert prompt is None
+            continue
+        assert prompt is not None
+        assert prompt.model == model
+        assert prompt.site is not None
+        assert [body[start:end] for start, end in prompt.site.spans] == [f'"{model}"'.encode()]
+
+
+def test_nothing_is_guessed_of_a_form() -> None:
+    """What looks like JSON there is somebody's file."""
+    content_type = "multipart/form-data; boundary=xy"
+    assert guessed(Unread("/v1/audio/transcriptions", content_type, (b'{"model":"m"}',))) is None
+    assert guessed(Unread("/v1/chat/completions", content_type, (b'{"model":"m"}',))) is not None
+
+
 def test_tokens_of_a_body_that_nobody_has_read_are_in_proportion_to_its_size_and_refuse_nothing() -> None:
     """It may be all image: then the guess is far too high."""
     text = "The router counts seconds, not requests. "

@@ -18,7 +18,7 @@ from extproc.stream.errands import Errand, ReadBody
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, BodyMode, HandBack, PassOn, Replies, RequestBody, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
-from tests.core.builders import MODEL, instance, router
+from tests.core.builders import MODEL, instance, publish, router
 from tests.stream.conversation import CHAT, ask, chat
 
 RULES = Rules(read_apart_bytes=1000)
@@ -101,6 +101,18 @@ def test_a_body_that_could_not_be_read_in_time_is_decided_upon_by_its_size() -> 
     assert request is not None
     assert (request.model, request.prefix, request.token_error) == (MODEL, (), 1.0)
     assert request.prompt_tokens > 500
+
+
+def test_a_body_that_could_not_be_read_in_time_is_renamed_where_its_model_was_found() -> None:
+    """It is not searched, and what others are named `model` stays."""
+    made = Router(Policy(models=ModelPolicy(aliases={"auto": MODEL})))
+    publish(made, instance("a"), 0.0)
+    data = body(model="auto", tools=[{"type": "function", "function": {"name": "f", "parameters": {"model": "auto"}}}])
+    exchange, _ = begun(made, data)
+    reply = only(exchange.resume(None, 0.0, 0.0))
+    assert isinstance(reply, RouteTo)
+    assert reply.body is not None
+    assert b"".join(reply.body) == data.replace(b'"auto"', b'"%b"' % MODEL.encode(), 1)
 
 
 def test_a_body_that_nobody_has_read_and_that_names_no_model_is_passed_on() -> None:
