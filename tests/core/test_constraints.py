@@ -96,7 +96,7 @@ PUSHED_BACK = Rejection("b", Reason.PUSHED_BACK, 0.0, 1.0)
 TIGHT = Rejection("a", Reason.CONTEXT_TOO_LONG, 4500, 2000)
 SILENT_TOO, FAILED_TOO, TIGHT_TOO = (msgspec.structs.replace(each, instance_id="b") for each in (SILENT, FAILED, TIGHT))
 CASES = {
-    # An engine that starts lists no models yet; what it is to load says which may come.
+    # One that starts lists no models yet, nor adapters; of one that sleeps or failed `loadable` says what may come.
     "no models, and ready": Case(
         fleet=({"models": ()}, {}), chosen="b", rejected=(Rejection("a", Reason.MODEL_NOT_SERVED, MODEL, ()),),
     ),
@@ -111,13 +111,24 @@ CASES = {
     "to load it": Case(
         fleet=({}, COMING | {"loadable": ("other", MODEL)}), chosen="a", rejected=(NOT_YET,),
     ),
-    "to load another": Case(
-        fleet=({}, COMING | {"loadable": ("other",)}), chosen="a",
+    "to load another, perhaps with this one as its adapter": Case(
+        fleet=({}, COMING | {"loadable": ("other",)}), chosen="a", rejected=(NOT_YET,),
+    ),
+    "asleep, with another": Case(
+        fleet=({}, COMING | {"loadable": ("other",), "asleep": True}), chosen="a",
         rejected=(Rejection("b", Reason.MODEL_NOT_SERVED, MODEL, ("other",)),),
     ),
-    "no models, and ill or gone": Case(
-        fleet=tuple({"models": (), "lifecycle": each} for each in GONE), chosen=None,
-        rejected=tuple(Rejection(name, Reason.MODEL_NOT_SERVED, MODEL, ()) for name in "abc"),
+    "ill, with another": Case(
+        fleet=({}, {"models": (), "lifecycle": Lifecycle.UNHEALTHY, "loadable": ("other",)}), chosen="a",
+        rejected=(Rejection("b", Reason.MODEL_NOT_SERVED, MODEL, ("other",)),),
+    ),
+    "no models, and ill": Case(
+        fleet=({"models": (), "lifecycle": Lifecycle.UNHEALTHY},), chosen=None,
+        rejected=(Rejection("a", Reason.NOT_READY, "Ready", "Unhealthy"),),
+    ),
+    "no models, and gone": Case(
+        fleet=tuple({"models": (), "lifecycle": each} for each in GONE[1:]), chosen=None,
+        rejected=tuple(Rejection(name, Reason.MODEL_NOT_SERVED, MODEL, ()) for name in "ab"),
     ),
     "ill or gone, with the model": Case(
         fleet=tuple({"models": (), "loadable": (MODEL,), "lifecycle": each} for each in GONE), chosen=None,

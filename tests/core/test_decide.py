@@ -65,7 +65,8 @@ def test_an_instance_without_room_for_all_the_output_asked_for_is_a_last_resort(
     ("large", "reason"),
     [
         ({"lifecycle": Lifecycle.UNHEALTHY}, Reason.NOT_READY),
-        ({"lifecycle": Lifecycle.DRAINING}, Reason.CONTEXT_TOO_LONG),  # it leaves, and nobody knows of another
+        ({"lifecycle": Lifecycle.DRAINING}, Reason.NOT_READY),
+        ({"lifecycle": Lifecycle.STOPPED}, Reason.CONTEXT_TOO_LONG),  # it is gone, and nobody knows of another
         ({"lifecycle": Lifecycle.LOADING, "models": (), "max_model_len_tokens": None}, Reason.NOT_READY),
         ({"lifecycle": Lifecycle.DRAINING, "max_model_len_tokens": 5000}, Reason.CONTEXT_TOO_LONG),
     ],

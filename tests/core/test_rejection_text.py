@@ -48,7 +48,7 @@ def test_of_those_that_are_left_out_for_a_time_the_one_with_the_least_is_nearest
     ("beside", "reason"),
     [
         (Lifecycle.STOPPED, Reason.CONTEXT_TOO_LONG),
-        (Lifecycle.DRAINING, Reason.CONTEXT_TOO_LONG),
+        (Lifecycle.DRAINING, Reason.NOT_READY),
         (Lifecycle.STARTING, Reason.NOT_READY),
         (Lifecycle.LOADING, Reason.NOT_READY),
         (Lifecycle.UNHEALTHY, Reason.NOT_READY),
@@ -67,7 +67,7 @@ def test_what_is_too_long_is_told_so_unless_one_that_has_room_may_come_back(besi
     assert models.weigh(options, 0.0, 0.0).decision.reason is reason
 
 
-def test_where_all_are_leaving_the_client_may_come_again() -> None:
+def test_where_all_are_gone_the_client_may_come_again() -> None:
     """There is nothing else to tell it."""
     made = router(instance("a", lifecycle=Lifecycle.STOPPED), instance("b", models=("other",)))
     assert decide(request(), made.snapshot(), 0.0, 0.0).reason is Reason.NOT_READY

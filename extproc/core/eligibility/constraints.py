@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _COMING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
+_MAY_COME = _COMING | {Lifecycle.UNHEALTHY}  # one that failed before it had loaded is started again
 
 
 class Demand(NamedTuple):
@@ -108,14 +109,14 @@ def misfit(demand: Demand, instance: Instance) -> Rejection | None:
 def may_serve(model: str, instance: Instance) -> bool:
     """Whether an instance answers to a model's name, or may once it has started.
 
-    An engine that starts lists no models yet. What it is to load, if that is told, says which names may come; then its
-    lifecycle tells more than "not served".
+    An engine that starts lists no models yet, and nobody knows the adapters that it will have: then its lifecycle tells
+    more than "not served". One that sleeps, failed or left may be long in coming back: only as what it would load.
     """
     if instance.models or instance.lifecycle is Lifecycle.READY:
         return model in instance.models
-    if instance.loadable:
+    if instance.loadable and (instance.asleep or instance.lifecycle not in _COMING):
         return model in instance.loadable
-    return instance.lifecycle in _COMING
+    return instance.lifecycle in _MAY_COME
 
 
 def obstacle(

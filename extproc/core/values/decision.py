@@ -61,13 +61,13 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 _PLACES = {reason: float(place) for place, reason in enumerate(Reason)}
-_LEAVING = frozenset({Lifecycle.DRAINING.value, Lifecycle.STOPPED.value})
 
 
 def nearness(rejection: Rejection) -> float:
     """How near an instance came to serving, by the order of reasons: the higher, the nearer."""
-    # One that leaves will not be there later: that it has room is no reason to come again with what is too long.
-    if rejection.reason is Reason.NOT_READY and rejection.has in _LEAVING:
+    # One that is stopped will not be there later: that it had room is no reason to come again with what is too long.
+    # In place of one that drains, mostly, another comes.
+    if rejection.reason is Reason.NOT_READY and rejection.has == Lifecycle.STOPPED.value:
         return _PLACES[Reason.CONTEXT_TOO_LONG] - 0.5
     return _PLACES[rejection.reason]
 
