@@ -33,7 +33,7 @@ def test_the_rules_that_are_documented_as_defaults_are() -> None:
     shown = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])["autoscale"]
     pool = shown.pop("pools")["h100"]
     of_pool = {name: value for name, value in pool.items() if name.endswith("_s")}
-    assert (len(shown), len(of_pool)) == (5, 3)
+    assert (len(shown), len(of_pool)) == (5, 4)
     assert {name: getattr(ScalingRules(), name) for name in shown} == shown
     default = PoolRules(name="h100", models=())
     assert {name: getattr(default, name) for name in of_pool} == of_pool
