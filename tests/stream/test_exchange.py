@@ -312,7 +312,7 @@ def test_a_model_that_is_loading_is_a_503_with_retry_after_not_a_404() -> None:
 
 
 @pytest.mark.parametrize(
-    "beside", [{"models": ()}, {"models": (), "lifecycle": Lifecycle.STARTING, "loadable": ("another",)}]
+    "beside", [{"models": ()}, {"models": (), "lifecycle": Lifecycle.LOADING, "asleep": True, "loadable": ("another",)}]
 )
 def test_a_name_that_nobody_serves_nor_will_is_a_404_whatever_else_is_there(beside: dict[str, Any]) -> None:
     """An instance that lists no models is not there for all of them."""
