@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from extproc.agent.lifecycle import Sight
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.instance import COMING, Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ class Start:
 
     def elapsed_s(self, now_s: float) -> float | None:
         """Seconds since the start that is under way began; None if none is, or only a process that is away."""
-        if self._began_s is None or self._before not in (Lifecycle.STARTING, Lifecycle.LOADING):
+        if self._began_s is None or self._before not in COMING:
             return None
         return max(0.0, now_s - self._began_s)
 

@@ -48,9 +48,9 @@ def decide(
     found = with_kv_room(found, request, snapshot, hits.tokens())
     asked = found.fit
     rejected = _rejected(request, found, asked, snapshot, now, full, hits.tokens())
+    rungs = last_resorts(found, snapshot, now, pushed_back=bounds is None)
     if not np.count_nonzero(asked):
-        resorts = last_resorts(found, snapshot, now, pushed_back=bounds is None)
-        first = next((each for each in resorts if np.count_nonzero(each)), None)
+        first = next((each for each in rungs if np.count_nonzero(each)), None)
         if first is None:
             return Decision(None, (), rejected)
         asked = first
@@ -67,7 +67,6 @@ def decide(
     chosen, *alternatives = [prices.candidate(row, cached.claims(row)) for row in rows]
     lacking = snapshot.policy.alternatives - len(alternatives)
     if lacking > 0 and found.any_waivable:
-        rungs = last_resorts(found, snapshot, now, pushed_back=bounds is None)
         further = _further((rung & ~asked for rung in rungs), request, pricing, hits, bounds)
         alternatives += [resort.candidate(row, cached.claims(row)) for resort, row in islice(further, lacking)]
     return Decision(chosen, tuple(alternatives), rejected)

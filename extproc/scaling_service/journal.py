@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import COMING, Instance, Lifecycle
 from extproc.scaling_service.whole_starts import wholes
 
 STARTS_KEPT = 20  # durations of each pool, of instances that are gone; the oldest is forgotten
 AGAIN_S = 60.0  # after a stop, until it is asked for again where the instance is still there
 
-_THERE = (Lifecycle.STARTING, Lifecycle.LOADING, Lifecycle.READY, Lifecycle.UNHEALTHY)
+_THERE = (*COMING, Lifecycle.READY, Lifecycle.UNHEALTHY)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,6 +176,6 @@ def _kept(seen: Mapping[str, float], instances: Iterable[Instance]) -> dict[str,
 def _goes_on(launch: Launch, by_id: Mapping[str, Instance], now_s: float, patience_s: Callable[[str], float]) -> bool:
     """Whether a start is still to be reckoned with."""
     instance = by_id.get(launch.instance)
-    if launch.instance and (instance is None or instance.lifecycle not in (Lifecycle.STARTING, Lifecycle.LOADING)):
+    if launch.instance and (instance is None or instance.lifecycle not in COMING):
         return False
     return now_s - launch.at_s < patience_s(launch.pool)

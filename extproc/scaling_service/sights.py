@@ -20,14 +20,13 @@ from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.prefixes.prefix_chain import BLOCK_BYTES
-from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.pools import groups, own_models, placed
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.seen import STUCK_COLD_STARTS
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.core.speeds.speeds_told import by_kind, merge_kind
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import COMING, Instance, Lifecycle
 from extproc.scaling_service.acting import launched
 from extproc.scaling_service.journal import Journal, after_look, durations_s, set_forward
 from extproc.scaling_service.learned_speeds import speeds_of

@@ -23,7 +23,7 @@ from extproc.core.flight.work import Work, block_size_tokens, ranks
 from extproc.core.pricing.classes import limit_for, limits_for, weights_for
 from extproc.core.values.arrays import Flags, Floats
 from extproc.core.values.decision import Reason, Rejection
-from extproc.core.values.instance import Capability, Instance, Lifecycle, Role
+from extproc.core.values.instance import COMING, Capability, Instance, Lifecycle, Role
 from extproc.core.values.placement import Placement
 from extproc.core.values.request import Request
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from extproc.core.snapshot import Policy, Snapshot
 
 
-_COMING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
-_MAY_COME = _COMING | {Lifecycle.UNHEALTHY}  # one that failed before it had loaded is started again
+_MAY_COME = COMING | {Lifecycle.UNHEALTHY}  # one that failed before it had loaded is started again
 
 
 class Demand(NamedTuple):
@@ -114,7 +113,7 @@ def may_serve(model: str, instance: Instance) -> bool:
     """
     if instance.models or instance.lifecycle is Lifecycle.READY:
         return model in instance.models
-    if instance.loadable and (instance.asleep or instance.lifecycle not in _COMING):
+    if instance.loadable and (instance.asleep or instance.lifecycle not in COMING):
         return model in instance.loadable
     return instance.lifecycle in _MAY_COME
 

@@ -16,7 +16,7 @@ import msgspec
 from extproc.core.fleet.fleet import Member
 from extproc.core.models.wishes import Wishes
 from extproc.core.values.decision import Decision, Reason, Rejection
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import COMING, Instance, Lifecycle
 from extproc.core.values.option import Option
 from extproc.core.values.request import Request
 
@@ -25,7 +25,6 @@ START_SHARE = 0.9
 LONGEST_S = 3600
 _SPREAD, _MOST_SPREAD_S = 0.5, 10.0  # those who were refused together must not all come back together
 _ABSENT = frozenset({Reason.MODEL_NOT_SERVED, Reason.ROLE_TAKES_HALF, Reason.NOT_READY, Reason.NO_INSTANCE})
-_COMING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
 
 
 class Way(StrEnum):
@@ -122,7 +121,7 @@ class ColdModels:
             if model in instance.models and instance.lifecycle in (Lifecycle.READY, Lifecycle.UNHEALTHY):
                 return None  # it is loaded there: what keeps it from serving is no lack of a model
             known = True
-            if instance.lifecycle in _COMING and not instance.asleep:
+            if instance.lifecycle in COMING and not instance.asleep:
                 coming = True
                 if instance.ready_in_s is not None:
                     left_s.append(max(0.0, instance.ready_in_s - (now - member.observed_at_s)))

@@ -11,7 +11,7 @@ from extproc.core.pairs.disaggregation import takes_decode, takes_prefill
 from extproc.core.pairs.hand_over import WORKER_ID_TAG, HandOver, can_pair
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.shapes import kv_bytes_per_token
-from extproc.core.values.decision import Reason, Rejection
+from extproc.core.values.decision import Reason, Rejection, nearness
 from extproc.core.values.instance import Instance, Role
 from extproc.core.values.request import Request
 
@@ -21,7 +21,6 @@ _NO_STACK: _Clash = ("--hand-over", "none")
 _NO_OUTPUT: _Clash = ("a request with output", "one without")
 _NO_DOMAIN: _Clash = ("a kv_domain", "none")
 _NO_SIZE: _Clash = ("kv_bytes_per_token, or a model whose shape is known", "neither")
-_NEARNESS = {reason: place for place, reason in enumerate(Reason)}  # those that pass with time stand last
 _NAMES_SHOWN = 4
 
 
@@ -81,7 +80,7 @@ class Lacking:
         out = [self._missed[other.id] for other in near if other.id in self._missed]
         if len(out) < len(near):  # one of them could, if it were known how much is to be moved
             return _NO_SIZE
-        nearest_first = sorted(out, key=lambda each: -_NEARNESS[each.reason])
+        nearest_first = sorted(out, key=nearness, reverse=True)
         return wanted, _listed([f"{each.instance_id} ({each.reason.value})" for each in nearest_first])
 
     def _takes_the_other(self, other: Instance, instance: Instance) -> bool:

@@ -11,13 +11,12 @@ from extproc.core.fleet.fleet import Member
 from extproc.core.flight.work import Reservation, Work, block_size_tokens
 from extproc.core.snapshot import Snapshot
 from extproc.core.values.decision import Decision, Reason, Rejection
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.instance import COMING
 from extproc.core.values.request import Request
 
 SHORTEST_S = 1
 LONGEST_S = 60
 _SPREAD = 0.5  # those who were refused together must not all come back together
-_STARTING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
 _FULL = frozenset({Reason.AT_CONCURRENCY_LIMIT, Reason.QUEUE_TOO_LONG, Reason.KV_FULL, Reason.TPOT_BEYOND_BOUND})
 _PAUSED = frozenset({Reason.COOLING_DOWN, Reason.PUSHED_BACK})
 
@@ -45,7 +44,7 @@ def wait_s(request: Request, member: Member, rejection: Rejection, snapshot: Sna
     """Seconds until what stands against an instance has passed, None if that is not known or never."""
     instance, reason = member.instance, rejection.reason
     if reason is Reason.NOT_READY:
-        if instance.lifecycle not in _STARTING or instance.ready_in_s is None:
+        if instance.lifecycle not in COMING or instance.ready_in_s is None:
             return None
         return max(0.0, instance.ready_in_s - (now - member.observed_at_s))
     if reason in _PAUSED:

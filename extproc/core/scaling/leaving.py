@@ -6,9 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from extproc.core.values.instance import Instance, Lifecycle
-
-COMING = (Lifecycle.STARTING, Lifecycle.LOADING)
+from extproc.core.values.instance import COMING, Instance, Lifecycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

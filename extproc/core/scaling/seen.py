@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extproc.core.scaling.group import GroupMemory, Staff
-from extproc.core.scaling.leaving import COMING
 from extproc.core.scaling.pools import Group, names
 from extproc.core.scaling.rules import PoolRules
 from extproc.core.scaling.sight import Sight
-from extproc.core.values.instance import Instance, Lifecycle
+from extproc.core.values.instance import COMING, Instance, Lifecycle
 
 STUCK_COLD_STARTS = 3.0  # after so many cold starts nobody counts on a start any more
 

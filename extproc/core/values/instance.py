@@ -25,6 +25,10 @@ class Lifecycle(StrEnum):
     STOPPED = "Stopped"  # ended on purpose
 
 
+COMING = frozenset({Lifecycle.STARTING, Lifecycle.LOADING})
+"""Those that are on their way to Ready."""
+
+
 class Capability(StrEnum):
     """What a request needs an instance to be able to do."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from extproc.core.scaling.sight import Sight
 from extproc.core.speeds.speed import Speed
-from extproc.core.values.instance import Lifecycle
+from extproc.core.values.instance import COMING, Lifecycle
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.lifecycles import Lifecycles
@@ -24,7 +24,6 @@ from extproc.sim.traffic.arrival import Arrival
 
 EPOCH_S = 1_800_000_000.0  # when runs begin, for whoever asks the calendar
 WATCH_S = 1.0  # between two looks at those that drain; routers have heard of a drain by then
-_COMING = (Lifecycle.STARTING, Lifecycle.LOADING)
 
 
 class Scaling:
@@ -114,7 +113,7 @@ class Scaling:
             self._lifecycles.drain(engine)
             if not named:
                 self._draining_s[engine.id] = self._clock.now_s
-        elif engine.lifecycle in _COMING:
+        elif engine.lifecycle in COMING:
             self._stop(engine)
 
     def _stop(self, engine: Engine) -> None:
@@ -180,7 +179,7 @@ class Scaling:
 
 def wanted(engine: Engine) -> bool:
     """Whether it is one of those that a scaler has asked for."""
-    return engine.lifecycle is Lifecycle.READY or engine.lifecycle in _COMING or engine.lifecycle is Lifecycle.UNHEALTHY
+    return engine.lifecycle is Lifecycle.READY or engine.lifecycle in COMING or engine.lifecycle is Lifecycle.UNHEALTHY
 
 
 def _learned(engine: Engine) -> Speed:
