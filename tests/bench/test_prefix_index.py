@@ -10,6 +10,7 @@ from extproc.bench.prefix_index import prefix_costs
 from extproc.cli import main
 
 
+@pytest.mark.long
 def test_an_entry_takes_less_than_forty_bytes_in_every_shape() -> None:
     """Resident memory of child processes: 153,600 entries are enough for the spare room of small tables not to show."""
     costs = prefix_costs(instances=16, entries=153_600, rounds=3)

@@ -60,6 +60,7 @@ async def start_engine(processes: Processes, url: str, model: str) -> None:
     await processes.start_extproc(f"agent-{model}", "agent", *backend, "--redis-url", url)
 
 
+@pytest.mark.long
 async def test_a_cold_model_is_refused_redirected_or_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

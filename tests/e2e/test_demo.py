@@ -47,6 +47,7 @@ def demo_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
+@pytest.mark.long
 def test_the_sample_is_answered_faster_than_by_round_robin() -> None:
     with demo_process("--once") as demo:
         output, errors = demo.communicate(timeout=180)

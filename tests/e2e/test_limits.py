@@ -48,6 +48,7 @@ async def _seen(secured: Secured) -> int:
     return len(secured.engine.seen)
 
 
+@pytest.mark.long
 async def test_a_thousand_uploads_that_never_finish_cost_little_memory_and_nobody_else(tmp_path: Path) -> None:
     """Envoy holds what came of them, up to the limit of a body; the service has seen their headers and no more."""
     piece = b'{"model": "m", "messages": [{"role": "user", "content": "' + b"x" * 16_000

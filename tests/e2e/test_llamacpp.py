@@ -69,6 +69,7 @@ async def told_that_all_is_over(fleet: Fleet) -> None:
     await eventually(is_over, bool, 60.0)
 
 
+@pytest.mark.long
 async def test_a_repeated_prefix_lands_where_llama_cpp_has_it_cached(
     start_fleet: StartFleet, backends: tuple[Backend, ...]
 ) -> None:

@@ -43,6 +43,7 @@ async def ask(fleet: Fleet, max_tokens: int) -> tuple[int, str]:
     return refusal.status_code, str(refusal.code)
 
 
+@pytest.mark.long
 async def test_a_service_that_is_told_to_stop_refuses_whom_it_holds_and_one_that_dies_leaves_them_to_envoy(
     start_fleet: StartFleet,
 ) -> None:

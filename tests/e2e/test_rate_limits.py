@@ -244,6 +244,7 @@ async def test_an_answer_has_our_headers_in_the_place_of_the_engines(tmp_path: P
         assert "x-ratelimit-limit-tokens" not in theirs.headers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("on_loss", "status"), [("allow", 200), ("refuse", 503)])
 async def test_without_redis_it_is_the_operators_choice(tmp_path: Path, on_loss: str, status: int) -> None:
     """Whether it does not answer or is gone; no request waits for longer than the budget of the first ones."""

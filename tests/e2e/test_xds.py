@@ -117,6 +117,7 @@ async def mesh(folder: Path, shape: Shape) -> AsyncIterator[Mesh]:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", Shape)
 async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp_path: Path) -> None:
     """A faster engine takes over as soon as it is Ready; when it is taken away, its running answer is whole."""

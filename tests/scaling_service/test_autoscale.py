@@ -37,6 +37,7 @@ from tests.server.test_intents_keeper import listening
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 async def test_load_starts_instances_and_its_end_drains_them_and_stops_them_when_they_are_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ async def test_load_starts_instances_and_its_end_drains_them_and_stops_them_when
         assert "permission" not in replica.child.output().lower()
 
 
+@pytest.mark.long
 async def test_a_webhook_is_told_of_each_change_and_again_by_nobody(server: RedisServer, tmp_path: Path) -> None:
     """Refused once, it is told again what holds then."""
     _, log = write_script(tmp_path)

@@ -64,6 +64,7 @@ async def telling(registry: Registry) -> None:
         await asyncio.sleep(0.5)
 
 
+@pytest.mark.long
 async def test_the_quick_start_wakes_a_model_up_that_is_wanted_and_lets_it_go_when_nobody_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

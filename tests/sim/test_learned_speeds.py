@@ -76,6 +76,7 @@ def mean_duration_s(made: Run) -> float:
     return statistics.fmean(served.duration_s for served in made.served if served.duration_s is not None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", [0.85, 1.2])
 def test_what_is_learned_is_as_good_as_the_truth_also_under_overload(load: float) -> None:
     """On a fleet whose engines add to each step what the table does not know of; the start counts."""

@@ -167,6 +167,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tmp_path:
         ResultsFile(tmp_path / "nowhere" / "results.jsonl")
 
 
+@pytest.mark.long
 def test_a_suite_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """With SIGKILL and two processes, which end as well; then all is as if nothing had happened."""
     path = tmp_path / "results.jsonl"

@@ -169,6 +169,7 @@ def test_progress_is_shown_to_people_only(capsys: Out, monkeypatch: pytest.Monke
     assert terminal.getvalue() == "\r1 of 2 runs\r2 of 2 runs\n"
 
 
+@pytest.mark.long
 def test_suites_run_as_one_set_of_cells(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the public traces the built-in workloads; medians in the terminal where there are many cells."""
     monkeypatch.delenv("EXTPROC_TRACES", raising=False)

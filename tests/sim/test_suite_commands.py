@@ -109,6 +109,7 @@ def names(told: dict[str, Any]) -> list[str]:
     return [bound["name"] for bound in told["standing"]["bounds"]]
 
 
+@pytest.mark.long
 def test_a_suite_tells_how_extproc_stands_and_a_file_of_it_tells_the_same(capsys: Out, tmp_path: Path) -> None:
     """In the JSON, in the terminal, as Markdown."""
     path, quick = tmp_path / "suite.json", (*QUICK, "--seeds", "2", "--resume", str(tmp_path / "results.jsonl"))
@@ -125,6 +126,7 @@ def test_a_suite_tells_how_extproc_stands_and_a_file_of_it_tells_the_same(capsys
     assert page.count("## All policies\n") == 1
 
 
+@pytest.mark.long
 def test_with_admission_ours_stands_beside_those_that_refuse_as_well(capsys: Out, tmp_path: Path) -> None:
     """Without it beside the others alone; each in a part of its own."""
     command = ("simulate", "--quick", "--jobs", "1", "--policy", "extproc,random,refusing", "--json")

@@ -33,6 +33,7 @@ FEWEST = 300  # requests of each way that were decided; of fewer, what the fleet
 LOOKS = ((0.5, 300), (2.0, 600), (8.0, 1200), (32.0, 2000))
 
 
+@pytest.mark.long
 async def test_a_request_costs_a_bounded_multiple_of_a_service_that_does_nothing() -> None:
     """Through a real Envoy with real Valkey and state that changes; ratios of processor time, never wall time.
 
