@@ -31,6 +31,7 @@ from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
+from extproc.core.learning import Learning
 from extproc.core.models.cold import ColdModels
 from extproc.core.models.joint import choose_option
 from extproc.core.pairs.hand_over import HandOver
@@ -77,6 +78,9 @@ class Router:
         self.ledger.on_adapter = self.adapters.note
         self._expected = ExpectedPrefixes(self.prefixes, self.recent)
         self._booking = Booking(self.ledger, self.meter, self._expected, self.beliefs, self.cooldowns)
+        self._learning = Learning(
+            self.fleet, self._booking, self.beliefs, self._health, self.prefixes, self.trust, self.adapters
+        )
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
         self._unplaced: set[str] = set()  # open requests that were decided upon in vain: the tail knows of them
@@ -280,38 +284,17 @@ class Router:
 
     def learn(self, outcome: Outcome, now: float) -> None:
         """Take in what became of a request: beliefs, and rest for instances that failed."""
-        served = self.fleet.by_address(outcome.address)
-        met = None if outcome.features is None else self._booking.met(outcome.features.request_id, now)
-        self.beliefs.learn(outcome, served.instance if served else None, met, now)
-        in_shadow = outcome.features is not None and bool(outcome.features.shadow_key)  # Envoy was told of no choice
-        self._check_prefix(outcome)
-        chosen_key = outcome.features.instance_key if outcome.features else None
-        served_key = served.instance.key if served else None
-        if not in_shadow or chosen_key == served_key:
-            self.adapters.learn(outcome)
-        passed_over = outcome.attempts > 1 and chosen_key not in (None, served_key) and not in_shadow
-        if passed_over and self._is_current(chosen_key):
-            self._health.passed_over(str(chosen_key), outcome, now)
-        self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
-        partner_key = outcome.features.partner_key if outcome.features else ""
-        if self._is_current(partner_key):
-            self._health.judge_partner(partner_key, outcome, now)
+        self._learning.learn(outcome, now)
 
     def attempted(self, attempt: Attempt, now: float) -> None:
         """Take in what one attempt says of the instance it went to."""
-        member = self.fleet.by_address(attempt.address)
-        if member is not None:
-            self._health.attempted(member, attempt, now)
+        self._learning.attempted(attempt, now)
 
     def features(self, request: Request, chosen: Candidate, partner: Candidate | None = None) -> Features:
         """What is believed of a choice, to be held against its outcome. `partner`: computes its prompt."""
         key = chosen.instance.key
         booked = self.ledger.booked().get(request.id) == key
         return features_of(request, chosen, partner, self.ledger.work(key), self.adapters.load_s(key), booked=booked)
-
-    def _is_current(self, key: str | None) -> bool:
-        member = self.fleet.get(id_of(key)) if key else None
-        return member is not None and member.instance.key == key
 
     def place(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at another of its decision's candidates than the first; it was not sent yet."""
@@ -361,9 +344,3 @@ class Router:
     def book(self, request: Request, chosen: Candidate, now: float, partner: Candidate | None = None) -> None:
         """Count a request at an instance from now on, and expect its prefix there. `partner`: computes its prompt."""
         self._booking.book(request, chosen, now, partner)
-
-    def _check_prefix(self, outcome: Outcome) -> None:
-        """Hold what was claimed to be cached against what the engine says was."""
-        served = self.fleet.by_address(outcome.address)
-        if served is not None and self.trust.learn(served.instance.key, outcome):
-            self.prefixes.forget(served.instance.key)
