@@ -244,7 +244,7 @@ def test_a_remote_prompt_takes_its_blocks_first_and_computes_its_last_token_once
     engine.add(remote)
     engine.add(local)
     assert run(engine) == [([("l", 4, 0)], 0, ["l"])]
-    assert (engine.arriving, engine.waiting, engine.running, engine.pool.used_blocks) == ([remote], 1, 0, 3)
+    assert (engine.remote.arriving, engine.waiting, engine.running, engine.pool.used_blocks) == ([remote], 1, 0, 3)
     engine.add(EngineRequest("m", 4, 1))
     engine.received(remote)
     assert engine.pool.holds(2)
@@ -263,12 +263,12 @@ def test_a_remote_prompt_moves_only_what_is_not_cached_and_waits_for_room() -> N
     engine.add(remote)
     engine.add(EngineRequest("b", 1, 1))
     engine.plan()
-    assert (engine.arriving, engine.waiting) == ([], 2)  # two more blocks are needed, one is free
+    assert (engine.remote.arriving, engine.waiting) == ([], 2)  # two more blocks are needed, one is free
     engine.apply()
     engine.plan()
     engine.apply()
     engine.plan()
-    assert engine.arriving == [remote]
+    assert engine.remote.arriving == [remote]
     assert remote.cached_tokens == 8
 
 

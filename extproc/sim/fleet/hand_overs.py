@@ -87,7 +87,8 @@ class HandOvers:
 
     def fetch(self, answers: Engine) -> None:
         """An engine has room for prompts that were computed elsewhere: their KV moves."""
-        arriving, answers.scheduler.arriving = answers.scheduler.arriving, []
+        remote = answers.scheduler.remote
+        arriving, remote.arriving = remote.arriving, []
         for request in arriving:
             flight = self._open_flights[request]
             prefills = flight.partner

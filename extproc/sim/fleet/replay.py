@@ -210,7 +210,7 @@ class _Replay:
     def _go_on(self, engine: Engine) -> None:
         """Begin a step if the engine is idle, and be there when its step ends."""
         engine.begin(self._clock.now_s)
-        if engine.scheduler.arriving:
+        if engine.scheduler.remote.arriving:
             self._hand_overs.fetch(engine)
         if engine.version != engine.awaited_version:
             engine.awaited_version = engine.version

@@ -18,6 +18,7 @@ import msgspec
 
 from extproc.sim.physics.adapters import AdapterSlots
 from extproc.sim.physics.decode import DecodeBatch
+from extproc.sim.physics.remote import RemotePrompts
 from extproc.sim.physics.request import Chunk, EngineRequest, Phase, Progress, Step
 
 if TYPE_CHECKING:
@@ -61,10 +62,7 @@ class Scheduler:
         self._decode = DecodeBatch(pool)
         self._order = 0
         self._planned: Step | None = None
-        self.arriving: list[
-            EngineRequest
-        ] = []  # have got their blocks; whoever drives this moves their KV and empties it
-        self._receiving = 0
+        self.remote = RemotePrompts(pool)
 
     @property
     def running(self) -> int:
@@ -74,7 +72,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Requests in the queue, the preempted and those that wait for KV from elsewhere included."""
-        return len(self._waiting) + self._receiving
+        return len(self._waiting) + len(self.remote)
 
     @property
     def waiting_adapters(self) -> list[str]:
@@ -108,8 +106,7 @@ class Scheduler:
         elif request.phase in (Phase.PREFILL, Phase.DECODE):
             self._leave_batch(request)
         elif request.phase is Phase.RECEIVING:
-            self._receiving -= 1
-            self.pool.release(request.holding)
+            self.remote.drop(request)
         else:
             return False
         request.phase = Phase.ABORTED
@@ -117,10 +114,7 @@ class Scheduler:
 
     def received(self, request: EngineRequest) -> None:
         """The KV of a remote prompt is here: its last token is computed next, before what waits, as in vLLM."""
-        self._receiving -= 1
-        request.remote = False
-        self.pool.commit(request.holding, request.hashes, request.prompt_tokens - 1)
-        request.phase = Phase.WAITING
+        self.remote.end(request)
         self._waiting.appendleft(request)
 
     def let_go(self, request: EngineRequest) -> None:
@@ -263,31 +257,15 @@ class Scheduler:
             if not self.adapters.admits(request.adapter):
                 passed.append(self._waiting.popleft())
                 continue
-            known = request.known_tokens
             if request.remote:
-                if not self._receive(request):
+                if not self.remote.begin(request):
                     break
-                continue
-            if request.holding.own_blocks:  # of a remote prompt that has arrived: its last block is never full
                 self._waiting.popleft()
-                pool.commit(request.holding, request.hashes, known)
-                self._enter_batch(request, request.holding, known - 1)
-                chunks.append(Chunk(request, 1, known - 1))
-                admitted.append(request)
-                budget_tokens -= 1
-                loading_s += self.adapters.enter(request.adapter)
                 continue
-            hits = pool.match(request.hashes, known)
-            before = hits * pool.name_tokens
-            new = min(known - before, budget_tokens)
-            cached_blocks = hits * pool.blocks_per_name
-            holding = pool.admit(
-                request.hashes[:hits],
-                new_blocks=pool.blocks_for(before + new) - cached_blocks,
-                room_blocks=pool.blocks_for(known) - cached_blocks,
-            )
-            if holding is None:
+            room = self._room_for(request, budget_tokens)
+            if room is None:
                 break
+            holding, before, new = room
             self._waiting.popleft()
             pool.commit(holding, request.hashes, before + new)
             self._enter_batch(request, holding, before)
@@ -298,20 +276,21 @@ class Scheduler:
         self._waiting.extendleft(reversed(passed))
         return loading_s
 
-    def _receive(self, request: EngineRequest) -> bool:
-        """Take the blocks of a whole prompt whose KV comes from elsewhere; False if there are too few."""
-        pool, known = self.pool, request.prompt_tokens
+    def _room_for(self, request: EngineRequest, budget_tokens: int) -> tuple[Holding, int, int] | None:
+        """The blocks of a request that may enter the batch, its tokens that they hold already, and those to compute."""
+        pool, known = self.pool, request.known_tokens
+        if request.holding.own_blocks:  # of a remote prompt that has arrived: its last block is never full
+            return request.holding, known - 1, 1
         hits = pool.match(request.hashes, known)
-        new_blocks = pool.blocks_for(known) - hits * pool.blocks_per_name
-        holding = pool.admit(request.hashes[:hits], new_blocks=new_blocks)
-        if holding is None:
-            return False
-        self._waiting.popleft()
-        self._receiving += 1
-        request.holding, request.phase = holding, Phase.RECEIVING
-        request.cached_tokens = hits * pool.name_tokens
-        self.arriving.append(request)
-        return True
+        before = hits * pool.name_tokens
+        new = min(known - before, budget_tokens)
+        cached_blocks = hits * pool.blocks_per_name
+        holding = pool.admit(
+            request.hashes[:hits],
+            new_blocks=pool.blocks_for(before + new) - cached_blocks,
+            room_blocks=pool.blocks_for(known) - cached_blocks,
+        )
+        return None if holding is None else (holding, before, new)
 
     def _enter_batch(self, request: EngineRequest, holding: Holding, cached_tokens: int) -> None:
         self._order += 1
