@@ -11,6 +11,7 @@ from extproc.core.admission.turns import Held
 from extproc.core.models.cold import ColdPolicy
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.core.values.decision import Reason
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import RequestClass
 from tests.core.builders import MODEL, instance, request, router
@@ -74,6 +75,17 @@ def test_holding_for_less_time_is_for_those_who_come_after() -> None:
     assert isinstance(after, Held)
     assert after.until_s < before.until_s
     assert [turn.request_id for turn in made.let_go(after.until_s, 0.0)] == ["third"]
+
+
+def test_who_is_shed_is_told_how_long_was_meant_when_it_came() -> None:
+    """Though the rules are others by then."""
+    made = full()
+    held = made.admit((Option(request(id="second", request_class=RequestClass.BATCH)),), 0.0, 0.0)
+    assert isinstance(held, Held)
+    made.use(replace(ONE, admission=Admission(max_hold_s=dict.fromkeys(RequestClass, 5.0))))
+    (turn,) = made.let_go(held.until_s, 0.0)
+    last = turn.choice.decision.rejected[-1]
+    assert (last.reason, last.needs, last.has) == (Reason.HELD_TOO_LONG, 60.0, 60.0)
 
 
 def test_a_tenants_new_weight_counts_at_once() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from extproc.core.values.request import RequestClass
+from extproc.core.values.request import Request, RequestClass
 
 # Who watches gives up after some seconds; who does not can wait as long as Envoy lets a message wait.
 DEFAULT_HOLD_S: Mapping[RequestClass, float] = MappingProxyType(
@@ -44,6 +44,11 @@ class Admission:
         for tenant, weight in (*self.tenant_weights.items(), ("other tenants", self.default_weight)):
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"the weight of {tenant} must be more than 0, and finite")
+
+    def hold_s(self, request: Request, arrived_s: float) -> float:
+        """For how long a request may be held that came then: as long as its class may, while its client waits."""
+        most_s = self.max_hold_s[request.request_class]
+        return most_s if request.deadline_s is None else min(most_s, request.deadline_s - arrived_s)
 
     def weight(self, tenant: str) -> float:
         """A tenant's share of what there is, beside those of the others."""

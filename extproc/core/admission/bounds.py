@@ -67,8 +67,7 @@ def bounds_for(
     slos = [weights.slo for weights in classes.classes.values()]
     weights = weights_for(request, classes)
     left_s = None if request.deadline_s is None else request.deadline_s - now
-    most_s = rules.max_hold_s[request.request_class]
-    share *= _share(weights, most_s if left_s is None else min(most_s, waited_s + left_s), waited_s)
+    share *= _share(weights, rules.hold_s(request, now - waited_s), waited_s)
     tpot_s = min((slo.tpot_s for slo in slos if slo.tpot_s is not None), default=float("inf"))
     tpot_s *= rules.tpot_share * share
     ttft_s = weights.slo.ttft_s

@@ -211,11 +211,10 @@ class Gate:
     def _entry(self, options: Sequence[Option], now: float) -> Entry:
         request = options[0].request
         self._number += 1
-        until_s = now + self._rules.max_hold_s[request.request_class]
+        hold_s = self._rules.hold_s(request, now)
         bounds = self._bounds(request, now, 0.0)
-        soonest_s = now + self._rules.wait_share * bounds.ttft_s if bounds.own_prompt else until_s
-        if request.deadline_s is not None:
-            soonest_s = min(soonest_s, request.deadline_s)
+        if bounds.own_prompt:
+            hold_s = min(hold_s, self._rules.wait_share * bounds.ttft_s)
         return Entry(
             request_id=request.id,
             options=tuple(options),
@@ -223,11 +222,11 @@ class Gate:
             band=_band(request, self._classes),
             account=self._account(request),
             arrived_s=now,
-            until_s=min(until_s, soonest_s),
+            until_s=now + hold_s,
             number=self._number,
             tokens=service_tokens(request.prompt_tokens, request.expected_output_tokens),
             body_bytes=request.body_bytes,
-            reachable=until_s <= soonest_s,
+            reachable=hold_s == self._rules.max_hold_s[request.request_class],
             decision=Decision(None),
         )
 
@@ -257,12 +256,8 @@ class Gate:
         return Rejection(ROUTER, Reason.HOLDING_FULL, f"{body_bytes} bytes", f"room for {self._rules.max_held_bytes}")
 
     def _too_late(self, entry: Entry, now: float) -> Rejection:
-        if not entry.reachable:
-            return Rejection(
-                ROUTER, Reason.DEADLINE_UNREACHABLE, now - entry.arrived_s, entry.until_s - entry.arrived_s
-            )
-        most_s = self._rules.max_hold_s[entry.options[0].request.request_class]
-        return Rejection(ROUTER, Reason.HELD_TOO_LONG, now - entry.arrived_s, most_s)
+        reason = Reason.HELD_TOO_LONG if entry.reachable else Reason.DEADLINE_UNREACHABLE
+        return Rejection(ROUTER, reason, now - entry.arrived_s, entry.until_s - entry.arrived_s)
 
 
 def _tokens(request: Request, chosen: Candidate) -> float:
