@@ -24,6 +24,7 @@ from extproc.server.charges import Charges
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
 from extproc.server.siblings import Siblings
+from extproc.stream.at_once import no_room_answer
 from extproc.stream.errands import Charge, CountTokens, Errand, Hold, ReadBody, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
@@ -252,7 +253,7 @@ class ExtProc:
         if shell.router.policy.admission is not None and (data := await context.read()) is not grpc.aio.EOF:
             exchange = Exchange(shell.router, "", shell.rules)
             try:
-                answer = exchange.turn_away(wire.decode_message(data, self._wanted), shell.draw())
+                answer = no_room_answer(wire.decode_message(data, self._wanted), shell.rules, shell.draw())
             except wire.WireError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if answer is not None:

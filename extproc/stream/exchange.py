@@ -32,8 +32,7 @@ from enum import Enum, auto
 
 from extproc.api import errors
 from extproc.api.body import Chunk
-from extproc.api.caller import caller_of, wants_explanation
-from extproc.api.models_page import is_models_page, models_page
+from extproc.api.caller import wants_explanation
 from extproc.api.paths import Endpoint, endpoint_for
 from extproc.api.pieces import size_of
 from extproc.core.reasons.explanation import Material, explain, material
@@ -42,6 +41,7 @@ from extproc.core.reasons.model_choice import told_models
 from extproc.core.router import Router
 from extproc.core.values.decision import Decision
 from extproc.core.values.request import Request
+from extproc.stream.at_once import models_answer
 from extproc.stream.course import Course, End
 from extproc.stream.destination import answer, undecided
 from extproc.stream.errands import Errand, Resumed, Steps
@@ -49,7 +49,6 @@ from extproc.stream.head import gateway_of, head_of
 from extproc.stream.intake import COLLECTED, UNSEEN, Intake
 from extproc.stream.messages import (
     EXPLANATION_HEADER,
-    TRAILERS_HEADER,
     Annotate,
     Answer,
     BodyMode,
@@ -70,7 +69,7 @@ from extproc.stream.messages import (
     Trailers,
 )
 from extproc.stream.patience import Patience, Wait
-from extproc.stream.rules import PARENT_HEADER, TRACE_HEADER, Rules, in_rollout
+from extproc.stream.rules import PARENT_HEADER, TRACE_HEADER, Rules
 from extproc.stream.shadow import Shadow
 
 _LONGEST_TRACE_ID = 64  # a UUID has 36
@@ -102,7 +101,6 @@ class Exchange:
         self._course: Course | None = None  # of a request that is to be decided upon
         self._steps: Steps[End] | None = None  # while they go on
         self._intake: Intake | None = None  # of a body that is collected
-        self._trailers = False  # they ended that body
         self._has_length = False  # the request tells its body's length
         self._explains = False  # the caller is to be told why
         self._patience = Patience()
@@ -161,7 +159,7 @@ class Exchange:
                 return self._collect(message, now, draw)
             case _State.COLLECTING, Trailers(of_request=True):
                 assert self._intake is not None  # COLLECTING is entered with one
-                self._trailers = True
+                self._intake.has_trailers = True
                 return self._decide(self._intake.chunks(), now, draw)
             case (_, RequestHeaders()) | (_State.NEW, RequestBody() | Trailers(of_request=True)):
                 raise OutOfOrderError(f"{type(message).__name__} came out of order: is request_header_mode SEND?")
@@ -180,18 +178,6 @@ class Exchange:
             return self._steps.send(Resumed(result, now, draw))
         except StopIteration as end:
             return self._decided(end.value)
-
-    def turn_away(self, message: Message, draw: float) -> Answer | None:
-        """The answer to a request that there is no room to look at; None to what is to go on undecided."""
-        if not isinstance(message, RequestHeaders):
-            return None
-        endpoint = endpoint_for(message.method, message.path)
-        if endpoint is None:
-            return None
-        if not self._answers(message):
-            return None
-        gateway = gateway_of(message, self._rules) is not None
-        return answer(errors.too_many(endpoint.dialect, 1 + round(draw), gateway=gateway))
 
     def wait(self, errand: Wait, now: float) -> tuple[Wait, MoreTime | None]:
         """An errand that may take long, for no longer than Envoy waits; and what to tell Envoy before, if anything."""
@@ -231,8 +217,9 @@ class Exchange:
     def _begin(self, head: RequestHeaders, draw: float) -> Replies:
         self._mode, self._answer_mode = head.body_mode, head.answer_mode
         self._has_length = "content-length" in head.headers
-        if self._rules.answer_models and is_models_page(head.method, head.path) and self._answers(head):
-            return self._end(answer(errors.Refusal(200, "models", self._models(head))))
+        page = models_answer(head, self._router, self._rules, self._id)
+        if page is not None:
+            return self._end(page)
         endpoint = endpoint_for(head.method, head.path)
         if endpoint is None:
             return self._end(self._undecided("unknown_path", head, None, draw))
@@ -251,16 +238,6 @@ class Exchange:
             return ()
         self._state = _State.BODY
         return (Continue(RequestHeaders),)
-
-    def _answers(self, head: RequestHeaders) -> bool:
-        """Whether it may be answered in the engine's place, as far as its headers tell."""
-        name = self._id or head.headers.get(TRACE_HEADER, "")
-        return in_rollout(self._rules, caller_of(head.headers, self._rules.trust), name)
-
-    def _models(self, head: RequestHeaders) -> bytes:
-        """The page of all models that the caller may use."""
-        tenant = caller_of(head.headers, self._rules.trust).tenant
-        return models_page(self._router.fleet.members(), self._router.policy.models, tenant)
 
     def _undecided(self, reason: str, head: RequestHeaders, endpoint: Endpoint | None, draw: float) -> PassOn | Answer:
         dialect = errors.Dialect.OPENAI if endpoint is None else endpoint.dialect
@@ -306,13 +283,8 @@ class Exchange:
             reply = replace(reply, headers=(*reply.headers, ("content-length", str(size_of(reply.body)))))
         if intake is None or isinstance(reply, Answer):
             return self._end(reply)
-        reply, instead = replace(reply, to=RequestHeaders), None
-        if isinstance(reply, RouteTo):
-            reply, instead = replace(reply, body=None), reply.body
-            if self._trailers and self._mode is BodyMode.FULL_DUPLEX:
-                reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
-        onward = intake.onward(ended=not self._trailers, instead=instead)
-        return (*self._end(reply), *onward, *((Continue(Trailers),) if self._trailers else ()))
+        to_headers, onward = intake.let_on(reply)
+        return (*self._end(to_headers), *onward)
 
     def _end(self, reply: End) -> Replies:
         """Nothing more is to be said of the request."""

@@ -8,10 +8,24 @@ wants a reply to each chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from extproc.api.body import Chunk
 from extproc.api.pieces import Pieces, cut, size_of
-from extproc.stream.messages import BodyMode, Continue, HandBack, Replies, Reply, RequestBody, Substitute
+from extproc.stream.messages import (
+    TRAILERS_HEADER,
+    BodyMode,
+    Continue,
+    HandBack,
+    PassOn,
+    Replies,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RouteTo,
+    Substitute,
+    Trailers,
+)
 
 COLLECTED = frozenset({BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY})
 """Modes of which this file speaks."""
@@ -37,6 +51,8 @@ class Intake:
         self._missing_bytes = int(content_length) if told else -1
         self._room_bytes = limit_bytes
         self._chunks: list[Chunk] = []
+        self.has_trailers = False
+        """Whether trailers ended the body: then no chunk is marked as the last."""
 
     def add(self, chunk: Chunk) -> bool:
         """Take a chunk in; False if the body is longer than allowed, and then forget it."""
@@ -56,11 +72,18 @@ class Intake:
         """The body so far."""
         return tuple(self._chunks)
 
-    def onward(self, *, ended: bool, instead: Pieces | None = None) -> Replies:
-        """Replies that let the body go on, or what is sent in place of it; it is forgotten then.
+    def let_on(self, reply: RouteTo | PassOn) -> tuple[RouteTo | PassOn, Replies]:
+        """What was decided as a reply to the headers, and the replies that let all that follows them go on."""
+        reply, instead = replace(reply, to=RequestHeaders), None
+        if isinstance(reply, RouteTo):
+            reply, instead = replace(reply, body=None), reply.body
+            if self.has_trailers and self._mode is BodyMode.FULL_DUPLEX:
+                reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
+        onward = self._onward(instead)
+        return reply, (*onward, Continue(Trailers)) if self.has_trailers else onward
 
-        `ended`: its last chunk has come. Else trailers have, and no chunk is marked as the last.
-        """
+    def _onward(self, instead: Pieces | None) -> Replies:
+        """Replies that let the body go on, or what is sent in place of it; it is forgotten then."""
         chunks, self._chunks = self._chunks, []
         if self._mode is BodyMode.STREAMED_EARLY:
             if instead is None:
@@ -69,7 +92,7 @@ class Intake:
             return tuple(map(Substitute, cut(instead, -(-size_of(instead) // len(chunks)), len(chunks))))
         if instead is not None:
             chunks = [*cut(instead, CHUNK_BYTES, -(-size_of(instead) // CHUNK_BYTES))]
-        return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=ended))
+        return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=not self.has_trailers))
 
 
 def _handed_back(chunks: list[Chunk], *, ended: bool) -> Iterator[Reply]:

@@ -19,7 +19,7 @@ from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import Request, RequestClass
 from extproc.stream.errands import AwaitModel, Hold, Place, TakePlace
 from extproc.stream.exchange import Exchange
-from extproc.stream.messages import Answer, BodyMode, MoreTime, RequestBody, RequestHeaders, ResponseHeaders, RouteTo
+from extproc.stream.messages import Answer, BodyMode, MoreTime, RequestBody, RequestHeaders, RouteTo
 from extproc.stream.patience import MARGIN_S
 from extproc.stream.rules import Destination, Rules
 from tests.core.builders import MODEL, instance, request, router
@@ -161,23 +161,6 @@ def test_without_admission_nothing_is_held() -> None:
     reply = one(exchange.receive(RequestBody(orjson.dumps(chat())), 0.0, 0.0))
     assert isinstance(reply, Answer)
     assert (reply.status, reply.reason) == (503, "at_concurrency_limit")
-
-
-@pytest.mark.parametrize("path", ["/v1/messages", CHAT])
-def test_who_finds_no_room_to_be_looked_at_is_refused_in_its_own_form(path: str) -> None:
-    reply = Exchange(full(), "1", RULES).turn_away(RequestHeaders("POST", path, last=False), 0.9)
-    assert isinstance(reply, Answer)
-    assert (reply.status, reply.reason, reply.retry_after_s) == (503, "overloaded", 2)
-    assert (orjson.loads(reply.body).get("type") == "error") == (path == "/v1/messages")
-
-
-@pytest.mark.parametrize(
-    "message", [RequestHeaders("GET", "/v1/files", last=True), ResponseHeaders(200, ""), RequestBody(b"")]
-)
-def test_what_is_no_inference_is_not_refused_for_want_of_room(
-    message: RequestHeaders | ResponseHeaders | RequestBody,
-) -> None:
-    assert Exchange(full(), "1", RULES).turn_away(message, 0.0) is None
 
 
 def test_an_explanation_tells_for_how_long_a_request_was_held() -> None:
