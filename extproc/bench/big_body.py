@@ -28,8 +28,9 @@ from extproc.bench.request_path import bench_router
 from extproc.errors import ProcessError
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
 from extproc.server.service import MAX_MESSAGE_BYTES
+from extproc.server.shell import Shell
 from extproc.stream.messages import Continue, RequestBody, RequestHeaders
 from extproc.stream.rules import Rules
 

@@ -34,9 +34,9 @@ from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.grpc_sockets import read_directly
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.server.views import served
 from extproc.stream.rules import Rules
 

@@ -12,7 +12,7 @@ from extproc.bench.envoy_messages import access_log, conversation
 from extproc.bench.request_path import _body, bench_instance
 from extproc.core.values.outcome import Outcome
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
+from extproc.server.shell import Shell
 from extproc.stream.errands import Errand
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Replies, RouteTo

@@ -12,7 +12,7 @@ from extproc.adapters import wire
 from extproc.core.health.verdict import Attempt
 from extproc.core.limits.charge import settlement
 from extproc.core.values.outcome import Outcome
-from extproc.server.ext_proc import Shell
+from extproc.server.shell import Shell
 
 log = logging.getLogger("extproc.serve")
 

@@ -6,31 +6,23 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Iterator
+from typing import Any
 
 import grpc
 
 from extproc.adapters import wire
-from extproc.adapters.body_reader import Renames, Salts
 from extproc.adapters.slices import others_turn
-from extproc.api.reading import Unread
-from extproc.core.router import Router
-from extproc.core.tokens.tokens import ExactCount
-from extproc.observe.observer import Observer
 from extproc.observe.phases import Stopwatch
-from extproc.server.charges import Charges
-from extproc.server.cold_waits import ColdWaits
 from extproc.server.holding import Holding
-from extproc.server.siblings import Siblings
+from extproc.server.shell import Shell
 from extproc.stream.at_once import no_room_answer
 from extproc.stream.errands import Charge, CountTokens, Errand, Hold, ReadBody, TakePlace
 from extproc.stream.exchange import Exchange
 from extproc.stream.intake import UNSEEN
 from extproc.stream.messages import Answer, Continue, OutOfOrderError, PassOn, Replies, ResponseHeaders, RouteTo
 from extproc.stream.patience import Wait
-from extproc.stream.rules import PARENT_HEADER, Rules
+from extproc.stream.rules import PARENT_HEADER
 
 log = logging.getLogger("extproc.serve")
 
@@ -43,35 +35,6 @@ _CANCELLED_WITHIN_S = 0.01
 # To write a reply of megabytes down, and to hand it to gRPC, which copies it, takes milliseconds each: others have a
 # turn in between.
 _LONG_BYTES = 512 * 1024
-
-
-class Places(Protocol):
-    """Counts open requests over all routers."""
-
-    async def take(self, wish: TakePlace) -> int | None:
-        """Number of the place that was taken, None if none was left."""
-
-    def release(self, request_id: str) -> None:
-        """The request has ended; unknown ids are ignored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """What the service needs from outside: the state, who watches, the clock and chance."""
-
-    router: Router
-    observer: Observer
-    clock: Callable[[], float]
-    draw: Callable[[], float]
-    cluster_header: str
-    rules: Rules
-    count: Callable[[CountTokens], Awaitable[ExactCount | None]] | None = None  # needed for `rules.counted_models`
-    places: Places | None = None  # needed for `rules.strict`
-    max_streams: int = 20_000  # requests under way at once
-    charges: Charges | None = None  # needed for `rules.limits`
-    cold_waits: ColdWaits | None = None  # needed for models that are waited for
-    siblings: Siblings | None = None  # of one among several workers
-    read: Callable[[Unread, Salts, Renames], Awaitable[object]] | None = None  # needed for `rules.read_apart_bytes`
 
 
 class ExtProc:

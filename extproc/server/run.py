@@ -46,7 +46,6 @@ from extproc.server.advice import Advice
 from extproc.server.binding import see_free, told
 from extproc.server.certificates import Certificates
 from extproc.server.cold_waits import ColdWaits
-from extproc.server.ext_proc import Shell
 from extproc.server.holding import Holding
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.server.kv_feed import KvFeed
@@ -57,6 +56,7 @@ from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.profile_keeper import ProfileKeeper
 from extproc.server.reload import News
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.server.siblings import Siblings
 from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.telling import telling

@@ -17,8 +17,9 @@ from extproc.server.access_log import AccessLog
 from extproc.server.binding import ANY_PINGS, ONE_SERVER, OWN_GROUP, bind
 from extproc.server.certificates import Certificates
 from extproc.server.charges import Charges
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
 from extproc.server.holding import Holding
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 
 # gRPC's own limit of 4 MiB is below real prompts; Envoy bounds the body before it reaches us.

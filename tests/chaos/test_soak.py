@@ -30,8 +30,8 @@ from extproc.core.values.instance import Instance
 from extproc.demo.processes import wait_for_line
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.chaos import telling_serve
 from tests.chaos.fast_forward import ABORTED_SHARE, TENANT_HEADER, Fleet, driving

@@ -18,8 +18,8 @@ from extproc.core.router import Router
 from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, running_engine
 from tests.core.builders import MODEL, instance, router

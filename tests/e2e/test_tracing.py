@@ -19,8 +19,8 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.server.telling import trace
 from extproc.server.views import served
 from extproc.stream.rules import Rules

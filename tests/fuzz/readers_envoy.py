@@ -26,7 +26,8 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.tally import Tally
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
+from extproc.server.shell import Shell
 from tests.core.builders import features, instance, router
 from tests.fuzz import scaling
 from tests.fuzz.living import use

@@ -23,9 +23,9 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.certificates import Certificates
-from extproc.server.ext_proc import Shell
 from extproc.server.http_pages import HttpPages
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import router
 from tests.e2e.eventually import eventually

@@ -14,8 +14,9 @@ from extproc.adapters import wire
 from extproc.bench.envoy_messages import conversation
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
 from tests.e2e.eventually import eventually

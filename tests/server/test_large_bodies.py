@@ -13,7 +13,8 @@ from extproc.core.features import read_text
 from extproc.core.router import Router
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import instance, router
 from tests.server.test_service import body, headers

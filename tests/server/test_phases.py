@@ -9,8 +9,8 @@ import grpc.aio
 
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import instance, router
 from tests.server.test_service import body, headers, process

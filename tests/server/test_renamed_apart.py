@@ -18,7 +18,8 @@ from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, publish
 from tests.server.test_large_bodies import Envoy, replies

@@ -28,9 +28,10 @@ from extproc.core.snapshot import Policy
 from extproc.core.tokens.token_counts import count_classes
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import ExtProc, Shell
+from extproc.server.ext_proc import ExtProc
 from extproc.server.run import counted_by
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.adapters.test_wire import entry_with
 from tests.adapters.tiny_tokenizer import train

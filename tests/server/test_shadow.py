@@ -11,8 +11,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from extproc.adapters import wire
 from extproc.observe.metrics import Gauges, Guards, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.adapters.test_wire import entry_with
 from tests.core.builders import instance, router

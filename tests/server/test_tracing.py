@@ -22,8 +22,8 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of, url_of
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.server.telling import guarded, trace
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import RouteTo

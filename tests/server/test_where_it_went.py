@@ -21,8 +21,8 @@ from extproc.core.values.instance import Instance, Lifecycle
 from extproc.demo.ports import free_port
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.exchange import Rules
 from tests.control.parts import HOST, ScriptedEngine, running_engine
 from tests.control.test_envoy_behaviour import PATH, _healthy

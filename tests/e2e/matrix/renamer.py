@@ -14,8 +14,8 @@ import msgspec
 
 from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
-from extproc.server.ext_proc import Shell
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
 from tests.core.aliases import Aliases
 from tests.core.builders import publish

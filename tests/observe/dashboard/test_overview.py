@@ -25,10 +25,10 @@ from extproc.observe.metrics import Gauges, Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.advice import Advice
-from extproc.server.ext_proc import Shell
 from extproc.server.ladder import LadderWatch
 from extproc.server.overview import Overview
 from extproc.server.service import Service
+from extproc.server.shell import Shell
 from extproc.server.views import fleet_view, served
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
