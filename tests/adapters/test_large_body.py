@@ -7,7 +7,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.adapters.wire.ext_proc import decode_message
+from extproc.adapters.wire import decode_message
 from extproc.adapters.wire.large_body import LARGE_BYTES, large_body
 from extproc.stream.messages import RequestBody
 
