@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extproc.commands import autoscale_part, simulate_autoscale, simulate_overload
-from extproc.commands.simulate_flags import add_flags, html_file, policies, setups
+from extproc.commands.simulate_flags import add_flags
+from extproc.commands.simulate_wanted import html_file, policies, setups
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

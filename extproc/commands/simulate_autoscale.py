@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from extproc.commands.simulate_flags import autoscale_scenarios, chosen_policies, writable
+from extproc.commands.simulate_wanted import autoscale_scenarios, chosen_policies, writable
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from extproc.commands.simulate_flags import chosen_policies, overload_scenarios
+from extproc.commands.simulate_wanted import chosen_policies, overload_scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
