@@ -12,8 +12,9 @@ from envoy_data_plane.envoy.config.bootstrap.v3 import (
 )
 from envoy_data_plane.envoy.config.core.v3 import Node
 
-from extproc.control.clusters import clusters, socket_address
+from extproc.control.clusters import clusters
 from extproc.control.config_source import config_source, file_source, stream, transport_of
+from extproc.control.envoy_addresses import socket_address
 from extproc.control.listener import connection_manager, listener
 from extproc.control.overload import overload_manager
 from extproc.control.render import render

@@ -26,7 +26,8 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.tracing.v3 import CustomTag
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from extproc.control.clusters import socket_address, tcp_keepalive
+from extproc.control.cluster_parts import tcp_keepalive
+from extproc.control.envoy_addresses import socket_address
 from extproc.control.filters import filters, grpc_service
 from extproc.control.local_replies import local_replies
 from extproc.control.routes import route_configuration

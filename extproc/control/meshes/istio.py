@@ -10,7 +10,6 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from envoy_data_plane.envoy.config.route.v3 import RetryPolicy
 
 from extproc.addresses import HostPort
-from extproc.control.clusters import extproc_cluster
 from extproc.control.filters import filters
 from extproc.control.listener import connection_manager
 from extproc.control.meshes.one_host import of_host
@@ -25,6 +24,7 @@ from extproc.control.meshes.parts import (
 )
 from extproc.control.meshes.place import MeshPlace
 from extproc.control.render import render
+from extproc.control.service_clusters import extproc_cluster
 from extproc.control.settings import EnvoySettings, Upstream, is_ip
 
 _API = "networking.istio.io/v1"

@@ -11,7 +11,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, Route, RouteAction
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 
-from extproc.control.clusters import pool_cluster
+from extproc.control.engine_clusters import pool_cluster
 from extproc.control.listener import connection_manager
 from extproc.control.meshes.place import MeshPlace, check_label
 from extproc.control.render import render

@@ -17,8 +17,9 @@ from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints
 
 from extproc.addresses import HostPort
-from extproc.control.clusters import failover_cluster, instance_cluster, own_name, pool_cluster, socket_address
 from extproc.control.config_source import Transport, config_source
+from extproc.control.engine_clusters import failover_cluster, instance_cluster, own_name, pool_cluster
+from extproc.control.envoy_addresses import socket_address
 from extproc.control.settings import EnvoySettings, Shape
 from extproc.control.xds import membership
 from extproc.control.xds.membership import Health
@@ -111,7 +112,7 @@ class Resources:
         return self._resources.get((ENDPOINT, pool, hosts), lambda: Resource(ENDPOINT, pool, self._hosts(pool, hosts)))
 
     def _instance(self, name: str, members: Sequence[membership.Endpoint]) -> list[Resource]:
-        """As `clusters.instance_clusters` makes them."""
+        """As `engine_clusters.instance_clusters` makes them."""
         if not self._settings.retries:
             return [self._alone(name, members)]
         pool = members[0].pool

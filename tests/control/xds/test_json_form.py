@@ -14,8 +14,8 @@ from envoy_data_plane.google.protobuf import Any as AnyMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.control.clusters import extproc_cluster
 from extproc.control.render import render
+from extproc.control.service_clusters import extproc_cluster
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.json_form import FormError, json_form
 from extproc.control.xds.membership import Endpoint, Health

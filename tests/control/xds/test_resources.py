@@ -10,8 +10,8 @@ from envoy_data_plane.envoy.config.cluster.v3 import Cluster, ClusterDiscoveryTy
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
 
-from extproc.control.clusters import instance_clusters, pool_cluster
 from extproc.control.config_source import Transport, config_source
+from extproc.control.engine_clusters import instance_clusters, pool_cluster
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.control.xds.membership import Endpoint, Health
 from extproc.control.xds.resources import CLUSTER, ENDPOINT, Resources, Snapshot
