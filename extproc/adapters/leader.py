@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.bookings import BATCH_S
 from extproc.adapters.persistence import persist
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from extproc.adapters.bookings import BATCH_S, FAREWELL_S
 from extproc.adapters.leased_counts import LeasedCounts
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
 from extproc.core.limits.charge import Receipt, Settlement, State, Verdict, cost, of_kind, refund
 from extproc.core.limits.counts import LimitCounts

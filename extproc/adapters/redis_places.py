@@ -12,6 +12,9 @@ from extproc.errors import RegistryError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
+CHECK_EVERY_S = 3.0
+"""A primary that was cut off from its sentinels or its cluster still answers, but nobody else hears it any more."""
+
 T = TypeVar("T")
 
 

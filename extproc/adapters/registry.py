@@ -14,7 +14,8 @@ import msgspec
 from extproc.adapters.destinations import Destinations, Gate
 from extproc.adapters.leader import leader_key
 from extproc.adapters.persistence import persist
-from extproc.adapters.redis_link import Link, Script
+from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_scripts import Script
 from extproc.adapters.redis_settings import DEFAULT_URL, RedisSettings
 from extproc.core.fleet.events import (
     DEFAULT_TTL_S,

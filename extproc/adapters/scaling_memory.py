@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from extproc.adapters.leader import leader_key
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 
 if TYPE_CHECKING:
     from extproc.adapters.redis_link import Link

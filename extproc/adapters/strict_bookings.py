@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
 from extproc.adapters.leased_counts import LeasedCounts
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 from extproc.core.flight.sharing import HEARTBEAT_S, LEASE_S
 from extproc.errors import RegistryError
 

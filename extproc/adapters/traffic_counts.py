@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from extproc.adapters.redis_link import Script
+from extproc.adapters.redis_scripts import Script
 from extproc.core.scaling.sight import Counts
 from extproc.errors import UNREADABLE
 

@@ -16,7 +16,8 @@ from extproc.adapters.kv_log import KvLog, Whole
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.redis_client import Word
-from extproc.adapters.redis_link import Link, Script
+from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_scripts import Script
 from extproc.adapters.redis_settings import DEFAULT_URL
 from extproc.adapters.registry import Registry
 from extproc.adapters.scaling_memory import ScalingMemory

@@ -12,7 +12,9 @@ import pytest
 import uvloop
 
 from extproc.adapters import redis_client
-from extproc.adapters.redis_link import Following, Link, Message
+from extproc.adapters.redis_client import Message
+from extproc.adapters.redis_following import Following
+from extproc.adapters.redis_link import Link
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.demo.ports import free_port
 from extproc.errors import RegistryError

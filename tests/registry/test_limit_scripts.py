@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from extproc.adapters.redis_link import Link, Script
+from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_scripts import Script
 from extproc.core.limits.gcra import EMPTY, Level, charged, settled, wait_us
 from tests.redis_server import RedisServer
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.rate_limits import RateLimits
-from extproc.adapters.redis_link import Link, Script
+from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_scripts import Script
 from extproc.adapters.redis_settings import RedisSettings, parse
 from extproc.core.limits.charge import Receipt, Settlement, Verdict
 from extproc.core.limits.rules import EACH, Kind, Limits, Rule
