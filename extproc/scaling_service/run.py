@@ -25,8 +25,9 @@ from extproc.addresses import Access, Endpoint, TlsFiles, UnixSocket
 from extproc.config_file.reload import Reload, changed
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.pricing.classes import ClassPolicy
+from extproc.core.scaling.counting import LOOK_S
 from extproc.core.scaling.rules import ScalingRules
-from extproc.core.scaling.scaler import LOOK_S, Scaler
+from extproc.core.scaling.scaler import Scaler
 from extproc.core.speeds.speed_records import KindRecord
 from extproc.errors import RegistryError
 from extproc.observe.config_metrics import ConfigCollector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -39,6 +39,17 @@ class Forecast:
     horizon_s: float
     expected: float  # at the horizon: the median
     planned: float  # the quantile that the rules ask for: at the horizon and until then, the most
+
+    def times(self, factor: float) -> Forecast:
+        """The same in other instances, of which it fills so many times as many."""
+        if factor == 1.0:
+            return self
+        return replace(
+            self,
+            now=self.now * factor,
+            expected=self.expected * factor,
+            planned=self.planned * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -12,32 +10,27 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.behaviour import SURE
 from extproc.core.scaling.capacity import long_context, tightest
 from extproc.core.scaling.correction import Correction, Met
-from extproc.core.scaling.demand import Demand, Rates
+from extproc.core.scaling.counting import Counting
+from extproc.core.scaling.demand import Demand
 from extproc.core.scaling.drivers import Context
-from extproc.core.scaling.explained import explained
 from extproc.core.scaling.forecast import Forecaster
-from extproc.core.scaling.group import GroupMemory, Plan, Staff, offers, plan
+from extproc.core.scaling.group import GroupMemory, offers, plan
 from extproc.core.scaling.halves import half_of, limits_of_half
-from extproc.core.scaling.hardware import Offer
 from extproc.core.scaling.history import grid
-from extproc.core.scaling.leaving import orders
 from extproc.core.scaling.loads import Loads, calm, loads, risen, without_chance
 from extproc.core.scaling.pools import Group, groups, names, placed
-from extproc.core.scaling.recommendation import Forecast, Measured, Recommendation
+from extproc.core.scaling.recommendation import Forecast, Recommendation
+from extproc.core.scaling.recommended import measured_of, recommended
 from extproc.core.scaling.rules import ScalingRules
-from extproc.core.scaling.seen import STUCK_COLD_STARTS, Seen, note, see
+from extproc.core.scaling.seen import Seen, note, see
 from extproc.core.scaling.sight import Sight
 from extproc.core.scaling.starts import cold_start_s
 from extproc.errors import UNREADABLE
 
 _VERSION = 1
 _PERIOD_REGRETS = 48.0  # a step down is regretted within this part of a period: half an hour of a day
-_GRACE_TICKS = 2.0
 _SHAKEN_TICKS = 3.0  # looks for which one that is Unhealthy is not missed yet
 _LATEST_S = 10.0  # window of the rate in which a burst is seen
-LOOK_S = 2.5  # that rates are told of at the least: routers tell once a second, and chance decides how often in a tick
-_GAP_S = 15.0  # between two looks that tell of counts, and three ticks: what came meanwhile is not known
-_GAP_TICKS = 3.0
 _NOBODY = Demand(requests_s=0.0, prompt_tokens=1000.0, cached_tokens=0.0, output_tokens=200.0, covers_s=1.0)
 
 
@@ -58,7 +51,7 @@ class Scaler:
         self._rules, self._glance = rules, glance
         self._step_s = grid(rules.period_s).step_s  # of which forecasts are made
         self._slo, self._long = tightest(classes), long_context(classes)
-        self._begin_rates()
+        self._counting = Counting()
         self._correction = Correction()
         self._memory: dict[str, GroupMemory] = {}
         self._forecasters: dict[str, Forecaster] = {}
@@ -74,7 +67,7 @@ class Scaler:
 
     def look(self, sight: Sight) -> tuple[Recommendation, ...]:
         """What to recommend now, one a pool. `sight.at_s` must not go back."""
-        counted = self._count(sight)
+        counted = self._counting.take(sight, self._rules.tick_s)
         all_groups = groups(self._rules, sight.instances)
         members = placed([pool for group in all_groups for pool in group.pools], sight.instances)
         made: list[Recommendation] = []
@@ -110,32 +103,11 @@ class Scaler:
             self._forecasters[name] = Forecaster(self._rules.period_s)
             self._forecasters[name].load(dumped, at_s)
 
-    def _begin_rates(self) -> None:
-        self._rates = Rates()
-        self._counted_at_s = -math.inf  # of the counts that rates were told last
-        self._blind_until_s = -math.inf
-
-    def _count(self, sight: Sight) -> bool:
-        """Tell rates what was counted, if that is long enough since the last time; whether it was done.
-
-        After a time without counts they begin anew, once all routers have had the time to tell what they had kept.
-        """
-        at_s = sight.at_s if sight.counted_at_s is None else sight.counted_at_s
-        gap = 0.0 <= self._counted_at_s < at_s - max(_GAP_S, _GAP_TICKS * self._rules.tick_s)
-        if sight.routers == 0 or gap:
-            self._begin_rates()
-            self._blind_until_s = sight.at_s + self._rules.tick_s + LOOK_S
-        if not sight.counts or sight.at_s < self._blind_until_s or at_s < self._counted_at_s + LOOK_S:
-            return False
-        self._counted_at_s = at_s
-        self._rates.add(at_s, sight.counts)
-        return True
-
     def _look(
         self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
     ) -> list[Recommendation]:
-        models = names(group, sight.instances)
-        whole, latest = self._rates.demand(models), self._rates.rate(models, _LATEST_S)
+        models, rates = names(group, sight.instances), self._counting.rates
+        whole, latest = rates.demand(models), rates.rate(models, _LATEST_S)
         asked = half_of(group.role, whole or _NOBODY)
         slo, long = limits_of_half(group.role, self._slo), limits_of_half(group.role, self._long)
         usual = asked if whole else None
@@ -152,12 +124,12 @@ class Scaler:
         if name not in self._forecasters:
             self._forecasters[name] = Forecaster(self._rules.period_s)
         forecaster = self._forecasters[name]
-        between = self._rates.rate(models, 0.0)
+        between = rates.rate(models, 0.0)
         if counted and between and demand.requests_s > 0.0:
             share = between.requests_s / demand.requests_s
-            forecaster.add(self._counted_at_s, filled.computed * share, between.covers_s)
+            forecaster.add(self._counting.counted_at_s, filled.computed * share, between.covers_s)
         elif counted and between:
-            forecaster.add(self._counted_at_s, 0.0, between.covers_s)
+            forecaster.add(self._counting.counted_at_s, 0.0, between.covers_s)
         return self._decide(group, forecaster, seen, demand if usual else None, filled, sight, memory)
 
     def _learn(self, group: Group, seen: Seen, at_s: float, demand: Demand, filled: Loads, ready: float) -> None:
@@ -189,7 +161,7 @@ class Scaler:
         back_s = start_s + dwell_s  # until one that leaves now could be back
 
         def ahead(horizon_s: float, quantile: float) -> Forecast:
-            made = _times(forecaster.forecast(sight.at_s, horizon_s, quantile), 1.0 / filled.factor)
+            made = forecaster.forecast(sight.at_s, horizon_s, quantile).times(1.0 / filled.factor)
             return without_chance(made, filled, demand, self._step_s, quantile) if demand else made
 
         soon = ahead(start_s, rules.quantile)
@@ -213,7 +185,7 @@ class Scaler:
             quiet_s=sight.at_s - memory.asked_at_s if memory.asked_at_s is not None else math.inf,
             idle_s=max(pool.idle_s for pool in pools),
         )
-        measured = _measured(demand, context)
+        measured = measured_of(demand, context)
         given = offers(pools, filled.sizes, seen.starts_s, memory.prices)
         planned = plan(
             context,
@@ -224,98 +196,13 @@ class Scaler:
             at_s=sight.at_s,
             dwell_s=dwell_s,
             regret_s=max(start_s + 2.0 * dwell_s, rules.period_s / _PERIOD_REGRETS),
-            blind=demand is None and self._blind_until_s > -math.inf,
+            blind=demand is None and self._counting.began_anew,
             glance=self._glance,
             later=math.inf if demand is None else ahead(back_s, rules.quantile).planned / rules.busiest,
             surely=math.inf if demand is None else ahead(back_s, max(SURE, rules.quantile)).planned / rules.busiest,
         )
         memory.targets.update({pool.name: count for pool, count in zip(pools, planned.counts, strict=True)})
         return [
-            self._recommend(place, group, seen, planned, given, context, memory, sight, measured)
+            recommended(place, group, seen, planned, given, context, memory, sight, measured, rules)
             for place in range(len(pools))
         ]
-
-    def _recommend(
-        self,
-        place: int,
-        group: Group,
-        seen: Seen,
-        planned: Plan,
-        given: Sequence[Offer],
-        context: Context,
-        memory: GroupMemory,
-        sight: Sight,
-        measured: Measured,
-    ) -> Recommendation:
-        desired, here = planned.counts[place], seen.staffs[place]
-        made = orders(
-            seen.instances[place],
-            desired,
-            warm_tokens=sight.warm_tokens,
-            ours=memory.told,
-            draining_since_s=memory.draining_since_s,
-            at_s=sight.at_s,
-            drain_s=self._rules.drain_s,
-            grace_s=_GRACE_TICKS * self._rules.tick_s,
-            stuck=here.stuck,
-            shaken=len(here.shaken),
-            broken_since_s=memory.broken_since_s,
-            patience_s=max(self._rules.drain_s, STUCK_COLD_STARTS * seen.starts_s[place]),
-        )
-        _tell(memory, here, made.drain, sight.at_s)
-        drivers, without = explained(place, planned, given, context)
-        forecast = context.forecast
-        return Recommendation(
-            pool=group.pools[place].name,
-            at_s=sight.at_s,
-            desired=desired,
-            ready=here.counted,
-            coming=len(here.coming),
-            leaving=len(here.draining),
-            broken=here.broken,
-            most=group.pools[place].most,
-            drivers=drivers,
-            without=without,
-            forecast=_times(forecast, 1.0 / given[place].capacity) if forecast else None,
-            measured=measured,
-            drain=made.drain,
-            resume=made.resume,
-            stop=made.stop,
-        )
-
-
-def _measured(demand: Demand | None, context: Context) -> Measured:
-    """What was counted and read for all that follows."""
-    told = Measured(waiting=context.waiting, kv_usage=context.kv_usage, cold_start_s=context.cold_start_s)
-    if demand is None:
-        return told
-    requests_s = demand.requests_s
-    return replace(
-        told,
-        requests_s=requests_s,
-        prompt_tokens_s=requests_s * demand.prompt_tokens,
-        uncached_tokens_s=requests_s * (demand.prompt_tokens - demand.cached_tokens),
-        output_tokens_s=requests_s * demand.output_tokens,
-        judged=demand.judged,
-        bad_share=demand.bad_share,
-    )
-
-
-def _tell(memory: GroupMemory, here: Staff, drain: Sequence[str], at_s: float) -> None:
-    for each in here.ready:
-        if each.id in drain:
-            memory.told.setdefault(each.key, at_s)
-        else:  # it is kept after all, or was resumed
-            memory.told.pop(each.key, None)
-
-
-def _times(forecast: Forecast, factor: float) -> Forecast:
-    """The same in other instances, of which it fills so many times as many."""
-    if factor == 1.0:
-        return forecast
-    return replace(
-        forecast,
-        now=forecast.now * factor,
-        expected=forecast.expected * factor,
-        planned=forecast.planned * factor,
-    )
