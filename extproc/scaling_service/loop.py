@@ -16,13 +16,13 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
 from extproc.errors import RegistryError
-from extproc.scaling_service.acting import Action, ActionKind, actions, begun, kept
+from extproc.scaling_service.acting import Action, actions, begun, kept
 from extproc.scaling_service.journal import Journal
-from extproc.scaling_service.missing_prices import missing_prices
-from extproc.scaling_service.word import Memory, Word, decode_memory, decode_word, encode_memory, encode_word
+from extproc.scaling_service.log_warnings import LogWarnings
+from extproc.scaling_service.remembering import Remembering
+from extproc.scaling_service.webhook_news import WebhookNews
+from extproc.scaling_service.word import Word, decode_word, encode_word
 
 if TYPE_CHECKING:
     from extproc.adapters.leader import Leader
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 SETTLE_S = 10.0  # after an outage, or a change of leader: agents publish anew within a few seconds
 SILENT_S = 5.0  # without a word of the registry, what is known of the fleet is too old to act on
-_REMEMBER_EVERY_S = 30.0
 _PATIENCE_S = 10.0  # for Redis, in one turn
 
 log = logging.getLogger("extproc.autoscale")
@@ -91,14 +90,11 @@ class Loop:
         self._new: tuple[ScalingRules, ClassPolicy] | None = None  # from the next turn on
         self._scaler = parts.new_scaler(parts.rules, parts.classes)
         self._journal = Journal()
-        self._written = b""  # the journal, as Redis has it
-        self._written_under: int | None = None  # the number under which we wrote last
-        self._stops_untold: set[str] = set()  # pools of which the webhook does not know all stops
-        self._outside: frozenset[str] = frozenset()  # instances that belong to no pool, told to the log
-        self._priced = False  # whether the log was told of prices that these rules lack
+        self._remembering = Remembering(parts.memory)
+        self._warnings = LogWarnings()
+        self._news = None if parts.webhook is None else WebhookNews(parts.webhook)
         self._fence: int | None = None  # under which we led in the last turn
         self._settled_at_s = float("inf")
-        self._remember_at_s = float("-inf")
         self.role = Role.WATCHER if parts.leader is None else Role.FOLLOWER
         self.word: Word | None = None
         """What was recommended last, by us or by the leader."""
@@ -175,14 +171,15 @@ class Loop:
         if fence != self._fence:
             await self.recall()
             self._fence, self.role = fence, Role.LEADER
-            self._settled_at_s, self._remember_at_s = float("inf"), float("-inf")
+            self._settled_at_s = float("inf")
+            self._remembering.hasten()
         await self._lead(fence)
 
     def _renew(self) -> None:
         if self._new is None:
             return
         (self._rules, self._classes), self._new = self._new, None
-        self._priced = False
+        self._warnings.renew()
         self._parts.sights.use(self._rules)
         self._scaler.use(self._rules, self._classes)
 
@@ -193,11 +190,8 @@ class Loop:
 
     async def recall(self) -> None:
         """Go on from what the last leader has left. Raises RegistryError."""
-        data = await self._parts.memory.read()
-        memory = None if data is None else decode_memory(data)
-        # What we know ourselves stands where Redis has lost it, or has an old copy of it, and where nobody else has led
-        # since we wrote it.
-        if memory is None or (self._written_under is not None and memory.fence <= self._written_under):
+        memory = await self._remembering.recall()
+        if memory is None:
             return
         self._journal = memory.journal
         self._scaler = self._parts.new_scaler(self._rules, self._classes)
@@ -209,7 +203,8 @@ class Loop:
         leader = self._parts.leader
         fence = None if leader is None else leader.fence
         if fence is not None and fence == self._fence:
-            await self._write(self._parts.doing.settled(self._journal), fence)
+            journal = self._parts.doing.settled(self._journal)
+            await self._remembering.write(journal, self._scaler.dump(), fence)
 
     async def _follow(self) -> None:
         told = await self._parts.memory.told()
@@ -224,8 +219,7 @@ class Loop:
         if not seen.sight.routers:
             made = tuple(kept(each, "no router tells how many requests come: nothing is taken away") for each in made)
         self._parts.metrics.looked(time.monotonic() - began_s)
-        self._tell_outside(seen)
-        self._tell_prices(seen)
+        self._warnings.look(seen, self._rules)
         pending = {name: len(seen.journal.pending(name)) for name in seen.pools}
         word = Word(
             at_s=seen.sight.at_s,
@@ -245,18 +239,19 @@ class Loop:
         seen, word = await self._looked()
         journal = parts.doing.still_stopping(seen.journal, word.at_s)
         parts.doing.note_starts(before, journal, seen.ready)
-        if parts.webhook is not None and parts.webhook.taken:
-            journal = _with_taken(journal, parts.webhook)
+        if self._news is not None:
+            journal = self._news.noted(journal)
         begin = self._to_do(seen, word, journal)
         journal = begun(journal, begin, seen.members, word.at_s)
-        due = time.monotonic() >= self._remember_at_s
-        if (due or msgspec.json.encode(journal) != self._written) and not await self._write(journal, fence):
+        remembering = self._remembering
+        if remembering.is_due(journal) and not await remembering.write(journal, self._scaler.dump(), fence):
             raise RegistryError("another replica leads by now")
         self._journal = journal
         by_id = {each.id: each for each in seen.sight.instances if each.address}
         await parts.doing.do(begin, seen.pools, by_id, lambda: self._leads(fence), fence=fence)
         await parts.doing.take_back((each for each in before.drained if each not in by_id), fence)
-        self._tell_webhook(seen, word, begin, fence)
+        if self._news is not None and time.monotonic() >= self._settled_at_s:
+            self._news.tell(seen, word, journal, begin, fence)
         if not await parts.memory.tell(encode_word(word), fence):
             raise RegistryError("another replica leads by now")
 
@@ -278,58 +273,8 @@ class Loop:
             found += actions(each, journal, members, word.at_s, new, most=most, ordered=ordered, starting=starting)
         return tuple(found)
 
-    def _tell_webhook(self, seen: Seen, word: Word, begin: tuple[Action, ...], fence: int) -> None:
-        webhook = self._parts.webhook
-        if webhook is None or time.monotonic() < self._settled_at_s:
-            return
-        self._stops_untold |= {action.pool for action in begin if action.kind in (ActionKind.STOP, ActionKind.RESUME)}
-        untold = self._stops_untold | webhook.untaken
-        for each in word.recommendations:
-            known = (self._journal.told.get(each.pool), self._journal.told_broken.get(each.pool, 0))
-            if each.pool in untold or known != (each.desired, each.broken):
-                here = {member.id for member in seen.members[each.pool]}
-                stop = [asked.id for asked in self._journal.stops if asked.id in here]
-                if webhook.tell(each, seen.pools[each.pool], stop, fence):
-                    self._stops_untold.discard(each.pool)
-
-    def _tell_outside(self, seen: Seen) -> None:
-        """An instance that no pool counts is never stopped, and others are started in its place: likely a mistake."""
-        for name in frozenset(seen.outside) - self._outside:
-            log.warning("%s belongs to no pool: do its models, hardware and tensor parallelism match one?", name)
-        self._outside = frozenset(seen.outside)
-
-    def _tell_prices(self, seen: Seen) -> None:
-        """Once for each set of rules: what agents tell later, or have told before, is nothing to warn of."""
-        if self._priced:
-            return
-        self._priced = True
-        names = missing_prices(self._rules, seen.members)
-        if names:
-            log.warning(
-                "no price_per_hour of %s is known, neither from the file nor from an agent: until it is, all pools of"
-                " those models are taken to cost the same",
-                ", ".join(names),
-            )
-
-    async def _write(self, journal: Journal, fence: int) -> bool:
-        encoded = msgspec.json.encode(journal)
-        memory = Memory(fence=fence, journal=journal, scaler=self._scaler.dump())
-        written = await self._parts.memory.write(encode_memory(memory), fence)
-        if written:
-            self._written, self._written_under = encoded, fence
-            self._remember_at_s = time.monotonic() + _REMEMBER_EVERY_S
-        return written
-
     def _leads(self, fence: int) -> bool:
         return self._parts.leader is not None and self._parts.leader.fence == fence
-
-
-def _with_taken(journal: Journal, webhook: ScalingWebhook) -> Journal:
-    """The journal, with what the webhook has taken, which then need not remember it."""
-    told, broken = {**journal.told, **webhook.taken}, {**journal.told_broken, **webhook.broken}
-    webhook.taken.clear()
-    webhook.broken.clear()
-    return msgspec.structs.replace(journal, told=told, told_broken=broken)
 
 
 def new_id(pool: str) -> str:
