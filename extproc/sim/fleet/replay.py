@@ -1,7 +1,7 @@
 """Runs a workload against a fleet on a virtual clock: clients, routers and engines, and the time between them.
 
-A request goes from its client to one of the routers, which is chosen at random as Envoy's workers are; from there to
-an instance. One that is lost before its first token is asked for again, as Envoy retries it, `ATTEMPTS` times in all.
+A request goes from its client to a router, and from there to an instance. One that is lost before its first token is
+asked for again, as Envoy retries it, `ATTEMPTS` times in all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from random import Random
 
 from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
+from extproc.sim.fleet.clients import Clients
 from extproc.sim.fleet.clock import Clock
 from extproc.sim.fleet.engine import Engine
 from extproc.sim.fleet.flight import Flight
@@ -24,13 +25,12 @@ from extproc.sim.fleet.scaling import Scaling
 from extproc.sim.fleet.script import Script
 from extproc.sim.fleet.spec import Conditions, FleetSpec, adapter_of
 from extproc.sim.physics.request import EngineRequest
-from extproc.sim.policies.policy import Ask, Choice, Ending, Factory, HearsHandOvers, Holding, Pair, Policy, Setting
-from extproc.sim.report.run import Fate, Run, Served
+from extproc.sim.policies.policy import Choice, Ending, Factory, HearsHandOvers, Holding, Pair, Policy, Setting
+from extproc.sim.report.run import Fate, Run
 from extproc.sim.scaling.scaler import Autoscaling
-from extproc.sim.traffic.arrival import Arrival, Traffic
+from extproc.sim.traffic.arrival import Traffic
 
 ATTEMPTS = 3
-_MIX = 0x9E3779B97F4A7C15  # spreads names over 64 bits, as the hashes of real blocks are
 
 
 def replay(
@@ -59,7 +59,6 @@ class _Replay:
     ) -> None:
         self._traffic, self._fleet, self._conditions = traffic, fleet, conditions
         self._clock = Clock()
-        self._random = Random(f"replay {conditions.seed}")
         self._engines: dict[str, Engine] = {}
         self._common: dict[str, object] = {}
         self._policies = [factory(self._setting(replica)) for replica in range(conditions.replicas)]
@@ -68,8 +67,6 @@ class _Replay:
             per_name = max(1, traffic.block_size_tokens // spec.block_size_tokens)
             self._engines[spec.id] = Engine(spec, number, per_name, logs_cache=hears_caches)
         self._news = News(self._clock, conditions, self._policies, self._engines, self._heard)
-        self._served: list[Served | None] = [None] * len(traffic.arrivals)
-        self._open = len(traffic.arrivals)
         self._flights: dict[EngineRequest, Flight] = {}
         self._hand_overs = HandOvers(
             self._clock,
@@ -85,31 +82,30 @@ class _Replay:
         ]
         self._sampling = Sampling(self._clock, self._engines)
         self._lifecycles = Lifecycles(self._clock, self._news, self._lose)
-        self._scaling = autoscaling and Scaling(
-            self._clock,
-            fleet,
-            autoscaling,
-            self._engines,
-            self._lifecycles,
-            partial(by_model, self._held),
-            traffic.arrivals,
+        self._scaling = (
+            None
+            if autoscaling is None
+            else Scaling(
+                self._clock,
+                fleet,
+                autoscaling,
+                self._engines,
+                self._lifecycles,
+                partial(by_model, self._held),
+                traffic.arrivals,
+            )
         )
-        self._ended_s = 0.0
-        self._followers: dict[int, list[int]] = {}
+        self._clients = Clients(self._clock, traffic, conditions, self._send, self._scaling)
 
     def run(self, name: str) -> Run:
         clock, engines = self._clock, self._engines
-        for index, arrival in enumerate(self._traffic.arrivals):
-            if arrival.follows is None:
-                clock.at(arrival.at_s, self._arrive, index)
-            else:
-                self._followers.setdefault(arrival.follows, []).append(index)
+        self._clients.begin()
         self._news.begin()
         Script(clock, self._fleet, engines, self._news, self._lifecycles, self._go_on).begin()
         clock.at(0.0, self._sampling.take)
         if self._scaling:
             self._scaling.begin()
-        clock.run(lambda: self._open > 0)
+        clock.run(lambda: self._clients.open > 0)
         for engine in engines.values():
             engine.down(clock.now_s)
         return Run(
@@ -117,11 +113,11 @@ class _Replay:
             traffic=self._traffic.name,
             fleet=self._fleet,
             conditions=self._conditions,
-            served=tuple(served for served in self._served if served is not None),
+            served=self._clients.served,
             samples=tuple(self._sampling.samples),
             busy_s={engine.id: engine.busy_s for engine in engines.values()},
             up_s={engine.id: engine.up_s for engine in engines.values()},
-            ended_s=self._ended_s,
+            ended_s=self._clients.ended_s,
             scaled=self._scaling.record() if self._scaling else None,
         )
 
@@ -140,17 +136,6 @@ class _Replay:
             hands_over=self._fleet.hands_over,
         )
 
-    def _arrive(self, index: int) -> None:
-        arrival = self._traffic.arrivals[index]
-        if self._scaling:
-            self._scaling.tally.arrived(arrival)
-        hashes = tuple([(block + 1) * _MIX & 0xFFFFFFFFFFFFFFFF for block in arrival.blocks])
-        prompt_blocks = hashes[: arrival.prompt_tokens // self._traffic.block_size_tokens]
-        replicas = self._conditions.replicas
-        replica = self._random.randrange(replicas) if replicas > 1 else 0
-        ask = Ask(f"{index}", arrival, prompt_blocks)
-        self._send(Flight(index, ask, hashes, self._clock.now_s, replica))
-
     def _send(self, flight: Flight) -> None:
         """Ask the router, and send the request where it says."""
         flight.attempts += 1
@@ -164,7 +149,7 @@ class _Replay:
 
     def _go(self, flight: Flight, chosen: Choice | None) -> None:
         if chosen is None:
-            self._over(flight, Fate.REFUSED)
+            self._clients.over(flight, Fate.REFUSED)
             return
         if isinstance(chosen, Pair):
             flight.engine, flight.partner = engine, partner = (
@@ -205,7 +190,7 @@ class _Replay:
     def _too_long(self, flight: Flight) -> None:
         """It can never run there: an engine answers 400."""
         self._tell_end(flight, 400)
-        self._over(flight, Fate.FAILED)
+        self._clients.over(flight, Fate.FAILED)
 
     def _go_on(self, engine: Engine) -> None:
         """Begin a step if the engine is idle, and be there when its step ends."""
@@ -254,7 +239,7 @@ class _Replay:
 
     def _finish(self, flight: Flight) -> None:
         self._tell_end(flight, 200)
-        self._over(flight, Fate.SERVED)
+        self._clients.over(flight, Fate.SERVED)
 
     def _lose(self, engine: Engine) -> None:
         """All requests on an engine are lost with it."""
@@ -272,7 +257,7 @@ class _Replay:
         if flight.ttft_s is None and flight.attempts < ATTEMPTS:
             self._send(flight)
         else:
-            self._over(flight, Fate.FAILED)
+            self._clients.over(flight, Fate.FAILED)
 
     def _tell_end(self, flight: Flight, status: int) -> None:
         """Envoy's access log reaches the router."""
@@ -292,29 +277,6 @@ class _Replay:
         self._policy(flight).ended(flight.ask, flight.engine.id, ending, now)
         self._news.pass_on(flight.replica)
         self._held[flight.replica].let_go()
-
-    def _over(self, flight: Flight, fate: Fate) -> None:
-        now, request = self._clock.now_s, flight.request
-        self._served[flight.index] = served = Served(
-            arrival=flight.ask.arrival,
-            arrived_s=flight.arrived_s,
-            replica=flight.replica,
-            fate=fate,
-            instance_id=flight.engine.id if flight.engine else None,
-            ttft_s=flight.ttft_s,
-            duration_s=now - flight.arrived_s if fate is Fate.SERVED else None,
-            cached_tokens=flight.cached_tokens or 0,
-            preemptions=request.preemptions if request else 0,
-            attempts=flight.attempts,
-            held_s=flight.held_s,
-        )
-        if self._scaling:
-            self._scaling.tally.over(served, now)
-        self._open -= 1
-        self._ended_s = now
-        for index in self._followers.pop(flight.index, ()):
-            arrival: Arrival = self._traffic.arrivals[index]
-            self._clock.at(max(arrival.at_s, now + arrival.think_s), self._arrive, index)
 
     def _heard(self, replica: int) -> None:
         self._held[replica].heard()
