@@ -7,17 +7,29 @@ and by the worst cell. All of it is worked out from the figures of the JSON, med
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from extproc.sim.report.ranking import HIGHER_IS_BETTER, Group, groups, values
-from extproc.sim.report.suite_json import ORACLE, OURS, Cell, is_ours, is_rival
+from extproc.sim.report.against_rivals import (
+    E2E,
+    FIGURES,
+    GOODPUT,
+    NO_WORSE,
+    TTFT_P99,
+    best_of,
+    has_oracle,
+    lost,
+    no_worse,
+    rivals,
+    to_best,
+    to_oracle,
+    to_unaware,
+)
+from extproc.sim.report.ranking import HIGHER_IS_BETTER, Group, groups
+from extproc.sim.report.suite_json import OURS, Cell, is_ours
 
-GOODPUT, E2E, TTFT_P99 = "goodput", "e2e_mean_s", "ttft_p99_s"
-FIGURES = (GOODPUT, E2E, TTFT_P99)
-NO_WORSE = 0.03  # as good as the best rival, within this share
 _BUSY_LOAD = 0.8  # loads of the mixed fleet from here on have bounds of their own
 _UNAWARE = "best rival's that does not know hardware"
 _STEADY = "least_request"  # ours may not swing more than this rule
@@ -87,7 +99,7 @@ def standing(
     one of ours that is judged, in place of all others of ours; `apart` names rivals that it is not held against.
     """
     seen = [_alone(cell, ours, apart) for cell in cells if ours in cell.policies]
-    judged = [cell for cell in seen if _rivals(cell)]
+    judged = [cell for cell in seen if rivals(cell)]
     if not judged:
         return None
     bounds = (*_every_cell(judged), *_mixed(judged, know_hardware), *_conditions(judged), *_steady(judged))
@@ -116,7 +128,7 @@ def _refused(cells: Sequence[Cell]) -> Refused:
 
 def _every_cell(cells: Sequence[Cell]) -> tuple[Bound, ...]:
     """What holds in every cell: no worse than its best rival, and near the oracle."""
-    kept = [all(_no_worse(cell, figure) for figure in FIGURES) for cell in cells]
+    kept = [all(no_worse(cell, figure) for figure in FIGURES) for cell in cells]
     return (
         _no_worse_bound(cells, GOODPUT, "goodput / best rival's"),
         _no_worse_bound(cells, E2E, "mean E2E / best rival's"),
@@ -136,14 +148,14 @@ def _every_cell(cells: Sequence[Cell]) -> tuple[Bound, ...]:
             "mean E2E / the oracle's",
             1.15,
             False,
-            [_to_oracle(cell) for cell in cells if _has_oracle(cell)],
+            [to_oracle(cell) for cell in cells if has_oracle(cell)],
         ),
     )
 
 
 def _part(cells: Sequence[Cell], know_hardware: Collection[str]) -> Part:
     """The same over a part of the cells, and what knowing hardware brings in it."""
-    unaware = _to_unaware(cells, know_hardware)
+    unaware = to_unaware(cells, know_hardware)
     what = f"goodput / {_UNAWARE}"
     bounds = *_every_cell(cells), _bound("unaware_goodput", what, 1 - NO_WORSE, True, unaware)
     return Part(bounds=bounds, refused=_refused(cells))
@@ -159,17 +171,17 @@ def _mixed(cells: Sequence[Cell], know_hardware: Collection[str]) -> tuple[Bound
             f"{where}: goodput / {_UNAWARE}",
             1.3,
             True,
-            _to_unaware(busy, know_hardware),
+            to_unaware(busy, know_hardware),
         ),
         _bound(
-            "mixed_goodput", f"{where}: goodput / best rival's", 1.1, True, [_to_best(cell, GOODPUT) for cell in busy]
+            "mixed_goodput", f"{where}: goodput / best rival's", 1.1, True, [to_best(cell, GOODPUT) for cell in busy]
         ),
         _bound(
             "mixed_ttft_p99",
             f"{where}: p99 TTFT / best rival's",
             0.7,
             False,
-            [_to_best(cell, TTFT_P99) for cell in busy],
+            [to_best(cell, TTFT_P99) for cell in busy],
         ),
     )
 
@@ -177,10 +189,10 @@ def _mixed(cells: Sequence[Cell], know_hardware: Collection[str]) -> tuple[Bound
 def _conditions(cells: Sequence[Cell]) -> tuple[Bound, ...]:
     """What stale state and several routers may cost: goodput lost against the cell that differs in that alone."""
     least_delay_s = min(cell.state_delay_s for cell in cells)
-    stale = _lost(
+    stale = lost(
         cells, lambda cell: cell.state_delay_s, lambda cell: (cell.trace, cell.fleet, cell.load, cell.replicas)
     )
-    split = _lost(
+    split = lost(
         cells, lambda cell: cell.replicas, lambda cell: (cell.trace, cell.fleet, cell.load, cell.state_delay_s)
     )
     return (
@@ -203,90 +215,23 @@ def _steady(cells: Sequence[Cell]) -> tuple[Bound, ...]:
 def _misses(cells: Iterable[Cell]) -> list[Miss]:
     found = []
     for figure in FIGURES:
-        missed = [cell for cell in cells if not _no_worse(cell, figure)]
+        missed = [cell for cell in cells if not no_worse(cell, figure)]
         made = [_miss(cell, figure) for cell in missed]
         found += sorted(made, key=lambda miss: _badness(miss.ratio, figure in HIGHER_IS_BETTER), reverse=True)
     return found
 
 
 def _miss(cell: Cell, figure: str) -> Miss:
-    rival, best = _best(cell, figure, _rivals(cell)) or ("", 0.0)
+    rival, best = best_of(cell, figure, rivals(cell)) or ("", 0.0)
     return Miss(
-        cell=cell, figure=figure, ours=cell.value(OURS, figure), best=best, rival=rival, ratio=_to_best(cell, figure)
+        cell=cell, figure=figure, ours=cell.value(OURS, figure), best=best, rival=rival, ratio=to_best(cell, figure)
     )
-
-
-def _rivals(cell: Cell) -> list[str]:
-    return [policy for policy in cell.policies if is_rival(policy)]
-
-
-def _best(cell: Cell, figure: str, policies: Collection[str]) -> tuple[str, float] | None:
-    """Who of them is best at a figure, and its value; None if nobody has it."""
-    found = {policy: value for policy, value in values(cell, figure).items() if policy in policies}
-    if not found:
-        return None
-    pick = max if figure in HIGHER_IS_BETTER else min
-    name = pick(found, key=found.__getitem__)
-    return name, found[name]
-
-
-def _to_best(cell: Cell, figure: str) -> float | None:
-    best = _best(cell, figure, _rivals(cell))
-    return _ratio(cell.value(OURS, figure), best[1]) if best else 1.0
-
-
-def _no_worse(cell: Cell, figure: str) -> bool:
-    ratio = _to_best(cell, figure)
-    return ratio is not None and (ratio >= 1 - NO_WORSE if figure in HIGHER_IS_BETTER else ratio <= 1 + NO_WORSE)
 
 
 def _no_worse_bound(cells: Sequence[Cell], figure: str, meaning: str) -> Bound:
     higher = figure in HIGHER_IS_BETTER
     limit = 1 - NO_WORSE if higher else 1 + NO_WORSE
-    return _bound(figure, meaning, limit, higher, [_to_best(cell, figure) for cell in cells])
-
-
-def _has_oracle(cell: Cell) -> bool:
-    return cell.value(ORACLE, E2E) is not None
-
-
-def _to_oracle(cell: Cell) -> float | None:
-    return _ratio(cell.value(OURS, E2E), cell.value(ORACLE, E2E) or 0.0)
-
-
-def _to_unaware(cells: Iterable[Cell], know_hardware: Collection[str]) -> list[float | None]:
-    found: list[float | None] = []
-    for cell in cells:
-        best = _best(cell, GOODPUT, [name for name in _rivals(cell) if name not in know_hardware])
-        if best is not None:
-            found.append(_ratio(cell.value(OURS, GOODPUT), best[1]))
-    return found
-
-
-def _lost(
-    cells: Iterable[Cell], worse: Callable[[Cell], float], alike: Callable[[Cell], tuple[object, ...]]
-) -> list[float | None]:
-    """Share of ours' goodput that each cell loses against the one that is best off of those alike."""
-    members: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        members.setdefault(alike(cell), []).append(cell)
-    found: list[float | None] = []
-    for alike_cells in members.values():
-        first, *others = sorted(alike_cells, key=worse)
-        kept = first.value(OURS, GOODPUT)
-        for cell in others:
-            ratio = None if kept is None else _ratio(cell.value(OURS, GOODPUT), kept)
-            found.append(None if ratio is None else 1 - ratio)
-    return found
-
-
-def _ratio(ours: float | None, theirs: float) -> float | None:
-    """Ours over theirs; 1 where both are nothing, infinite where theirs alone is. None if ours is unknown."""
-    if ours is None:
-        return None
-    if theirs == 0.0:
-        return 1.0 if ours == 0.0 else float("inf")
-    return ours / theirs
+    return _bound(figure, meaning, limit, higher, [to_best(cell, figure) for cell in cells])
 
 
 def _bound(name: str, meaning: str, limit: float, at_least: bool, found: Sequence[float | None]) -> Bound:

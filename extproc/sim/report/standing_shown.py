@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from extproc.sim.report.against_rivals import FIGURES, NO_WORSE
 from extproc.sim.report.columns import E2E_MEAN, GOODPUT, TTFT_P99
-from extproc.sim.report.standing import FIGURES, NO_WORSE, Bound, Miss, Part, Refused, Standing
+from extproc.sim.report.standing import Bound, Miss, Part, Refused, Standing
 from extproc.sim.report.suite_json import OURS, Cell
 from extproc.sim.report.table import aligned, counted, seeds_text, suite_table
 
