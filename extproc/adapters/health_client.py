@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.addresses import Endpoint, UnixSocket
 from extproc.errors import ConfigError
+from extproc.named_files import readable
 
 SERVING, UNREACHABLE, UNKNOWN = "SERVING", "UNREACHABLE", "SERVICE_UNKNOWN"
 
@@ -77,7 +78,5 @@ def _channel(where: Endpoint, tls: CallerTls | None) -> grpc.Channel:
 def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
-    try:
+    with readable(path):
         return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None

@@ -15,6 +15,7 @@ import msgspec
 from extproc.adapters import yaml_files
 from extproc.agent.backend import Backend, check
 from extproc.errors import ConfigError
+from extproc.named_files import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ class BackendsFile:
         self._path = path
         self._common = common
         self._backends = self._load()  # a wrong file is told at once
-        self._stamp = self._look()
+        self._stamp = stamp_of(self._path)
         self._fresh = True
 
     def source(self) -> Source:
@@ -63,7 +64,7 @@ class BackendsFile:
 
     async def read(self) -> Sequence[Backend] | None:
         """Return the list if the file changed; one that has become wrong is told once, and the old list holds."""
-        stamp = self._look()
+        stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -82,13 +83,6 @@ class BackendsFile:
             raise ConfigError(f"{self._path}: {error}") from error
         check(backends)
         return backends
-
-    def _look(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 class DnsName:

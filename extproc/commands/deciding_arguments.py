@@ -18,6 +18,7 @@ from extproc.core.pairs.hand_over import HandOver
 from extproc.core.snapshot import Policy
 from extproc.core.speeds.speed_records import KindRecord, decode
 from extproc.errors import ConfigError
+from extproc.named_files import readable
 from extproc.stream.held import MAX_HOLD_S
 
 
@@ -125,9 +126,8 @@ def speed_priors(path: str) -> tuple[KindRecord, ...]:
     if not path:
         return ()
     try:
-        return decode(Path(path).read_bytes()).kinds
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+        with readable(path):
+            return decode(Path(path).read_bytes()).kinds
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 

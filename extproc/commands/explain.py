@@ -34,6 +34,7 @@ from extproc.commands.trust_arguments import trust
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
 from extproc.errors import ConfigError, ExtprocError
+from extproc.named_files import readable
 from extproc.stream.errands import CountTokens
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Answer, Continue, RequestBody, RequestHeaders
@@ -167,10 +168,8 @@ async def _decided(exchange: Exchange, head: RequestHeaders, body: bytes, tokeni
 def _read(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read()
-    try:
+    with readable(path):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from extproc.commands import autoscale_part, simulate_autoscale, simulate_overlo
 from extproc.commands.simulate_flags import add_flags
 from extproc.commands.simulate_wanted import html_file, policies, setups
 from extproc.errors import ConfigError
+from extproc.named_files import readable
 
 if TYPE_CHECKING:
     from extproc.sim.jobs import Job, Result
@@ -129,10 +130,10 @@ def _cells_of(path: Path) -> list[Cell]:
     """Cells of an earlier run's JSON."""
     from extproc.sim.report.suite_json import read_suite
 
+    with readable(path):
+        data = path.read_bytes()
     try:
-        return read_suite(json.loads(path.read_bytes()))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+        return read_suite(json.loads(data))
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: not the JSON of extproc simulate, with cells and policies") from error
 

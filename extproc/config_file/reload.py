@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from extproc.errors import ExtprocError
+from extproc.named_files import stamp_of
 
 WATCH_S = 1.0
 DONE, FAILED = "done", "failed"
 
-Stamp = tuple[int, int, int] | None
 Settings = TypeVar("Settings")
 
 
@@ -32,15 +32,6 @@ class ReloadCounts:
 
     loaded_at_s: float  # Unix time at which the settings in force were taken
     reloads: Counter[str] = field(default_factory=Counter)  # by what became of them
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What changes with a file, also where a link is set to another one, as of a ConfigMap; None while it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

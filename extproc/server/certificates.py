@@ -19,6 +19,7 @@ import grpc
 
 from extproc.addresses import TlsFiles
 from extproc.errors import ConfigError
+from extproc.named_files import Stamp, readable, stamp_of
 
 _LOOK_EVERY_S = 1.0
 _EXPIRED, _NOT_YET_VALID = 10, 9  # X509_V_ERR_CERT_HAS_EXPIRED and _NOT_YET_VALID of OpenSSL's x509_vfy.h
@@ -81,26 +82,16 @@ class Certificates:
         pems = self._current
         return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.client_ca)
 
-    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _stamps(self) -> tuple[Stamp, ...]:
         """Tell versions of the files apart, through the symbolic links by which Kubernetes replaces them at once."""
         files = self._files
-        return tuple(_stamp(path) for path in (files.certificate, files.key, files.client_ca) if path is not None)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+        return tuple(stamp_of(path) for path in (files.certificate, files.key, files.client_ca) if path is not None)
 
 
 def _read(files: TlsFiles) -> _Pems:
     def content(path: Path) -> bytes:
-        try:
+        with readable(path):
             return path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
 
     authority = content(files.client_ca) if files.client_ca is not None else None
     return _Pems(content(files.certificate), content(files.key), authority)

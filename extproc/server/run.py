@@ -58,7 +58,7 @@ from extproc.server.reload import News
 from extproc.server.service import Service
 from extproc.server.shell import Shell
 from extproc.server.siblings import Siblings
-from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.tasks import begin, beside, end, told_to_stop
 from extproc.server.telling import telling
 from extproc.server.traffic_keeper import TrafficKeeper
 from extproc.server.views import fleet_gauges, fleet_view, gauges, guards, held_by_model, served
@@ -237,11 +237,8 @@ async def keeping_intents(
         webhook = None if settings.intent_target is None else Webhook(settings.intent_target, http, time.time)
         keeper = IntentsKeeper(router, intents, memory, settings.fleet, webhook)
         metrics.add(ColdCollector(keeper.counts))
-        task = begin("intents keeper", keeper.run())
-        try:
+        async with beside("intents keeper", keeper.run()):
             yield
-        finally:
-            await end([task])
 
 
 def observing(router: Router, metrics: Metrics) -> tuple[Observer, Tally, Watch]:
@@ -259,11 +256,8 @@ async def telling_traffic(
     """Tell what was counted of requests, and how many are held, for as long as the context is open."""
     keeper = TrafficKeeper(tally, counts, partial(held_by_model, router, holding))
     metrics.add(JudgedCollector(keeper.judged))
-    task = begin("traffic keeper", keeper.run())
-    try:
+    async with beside("traffic keeper", keeper.run()):
         yield
-    finally:
-        await end([task])
 
 
 async def counted_by(tokenizers: Tokenizers, wish: CountTokens) -> ExactCount | None:

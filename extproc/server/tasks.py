@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 log = logging.getLogger("extproc.serve")
@@ -29,6 +30,16 @@ async def end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def beside(name: str, work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    """Run something as `begin` does, for as long as the context is open."""
+    task = begin(name, work)
+    try:
+        yield
+    finally:
+        await end([task])
 
 
 def told_to_stop() -> asyncio.Event:

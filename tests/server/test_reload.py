@@ -26,6 +26,7 @@ from extproc.config_file import reload
 from extproc.config_file.reload import DONE, FAILED, Reload
 from extproc.demo.processes import wait_for_line
 from extproc.errors import ConfigError
+from extproc.named_files import Stamp
 from extproc.server.reload import _LIVE, in_force
 from extproc.server.worker import FromParent
 from tests.core.builders import MODEL, instance
@@ -167,7 +168,7 @@ async def test_what_changed_between_the_reading_and_the_watching_is_not_missed(
 
 async def test_a_file_is_read_when_it_has_come_to_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever writes it makes it empty first, and an empty one would lift all limits."""
-    looks: Iterator[reload.Stamp] = iter([(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (3, 0, 0)])
+    looks: Iterator[Stamp] = iter([(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (3, 0, 0)])
     monkeypatch.setattr(reload, "stamp_of", lambda _: next(looks, (3, 0, 0)))
     monkeypatch.setattr(reload, "WATCH_S", 0.001)
     left: list[int] = []

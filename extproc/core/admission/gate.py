@@ -78,8 +78,8 @@ class Gate:
         """Let a request in, or hold it; or refuse it, where waiting helps nothing or there is no room to wait."""
         self._look(now)
         entry = self._entry(options, now if arrived_s is None else arrived_s)
-        head = self.room.head(entry.lane)
-        if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
+        head = self._goes_before(entry)
+        if head is not None:
             return self._hold(entry, self._stuck.get(entry.lane, head.decision), now)
         choice = self._try(entry, now, draw, full)
         if choice.decision.chosen is not None or not may_wait(choice):
@@ -89,9 +89,7 @@ class Gate:
     def look(self, options: Sequence[Option], now: float, draw: float, weigh: Place) -> Choice | None:
         """What `admit` would answer, None if it would hold; nothing is held, and `weigh` is to book nothing."""
         self._look(now)
-        entry = self._entry(options, now)
-        head = self.room.head(entry.lane)
-        if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry):
+        if self._goes_before(self._entry(options, now)) is not None:
             return None
         choice = weigh(options, now, draw, frozenset(), self._bounds(options[0].request, now, 0.0))
         return choice if choice.decision.chosen is not None or not may_wait(choice) else None
@@ -155,6 +153,11 @@ class Gate:
     def _look(self, now: float) -> None:
         if self._accounts.look(now):
             self.room.refresh()
+
+    def _goes_before(self, entry: Entry) -> Entry | None:
+        """The head of its lane, if that is held and goes before it."""
+        head = self.room.head(entry.lane)
+        return head if head is not None and self.room.rank_of(head) <= self.room.rank_of(entry) else None
 
     def _lanes(self) -> list[Hashable]:
         """Those whose heads are tried now, in the order of their heads."""

@@ -12,18 +12,16 @@ import msgspec
 
 from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
 from extproc.errors import ConfigError
+from extproc.named_files import readable
 
 _T = TypeVar("_T")
 
 
 def lines_of(path: Path, limit: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank with their numbers, at most `limit`. Raises ConfigError if the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            numbered = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-            yield from islice(numbered, limit)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        numbered = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+        yield from islice(numbered, limit)
 
 
 def records(path: Path, shape: type[_T], limit: int | None = None) -> Iterator[tuple[int, _T]]:
