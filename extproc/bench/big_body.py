@@ -26,7 +26,8 @@ from extproc.adapters.body_reader import APART_BYTES, BodyReader
 from extproc.bench.envoy_messages import chosen
 from extproc.bench.request_path import bench_router
 from extproc.errors import ProcessError
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.service import MAX_MESSAGE_BYTES

@@ -32,7 +32,8 @@ from extproc.bench.shell_steps import Step, shell_steps
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.grpc_sockets import read_directly
 from extproc.server.service import Service

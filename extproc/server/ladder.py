@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from extproc.core.fleet.degradation import Degradation, Ladder, degradation
 from extproc.core.router import Router
-from extproc.observe.metrics import Rungs
+from extproc.observe.live_gauges import Rungs
 from extproc.server.kv_feed import KvFeed
 
 _LOOK_EVERY_S = 0.25  # well below the shortest time that a rung takes to be reached

@@ -22,7 +22,7 @@ from extproc.core.values.instance import Instance, id_of
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.lately import Lately
 from extproc.observe.fleet_metrics import MOST_INSTANCES, FleetGauges
-from extproc.observe.metrics import Gauges, Guards, Replicas
+from extproc.observe.live_gauges import Gauges, Guards, Replicas
 from extproc.server.certificates import Certificates
 from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch

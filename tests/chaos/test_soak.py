@@ -28,7 +28,8 @@ from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance
 from extproc.demo.processes import wait_for_line
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

@@ -16,7 +16,8 @@ from extproc.control.plain import round_robin
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
 from extproc.demo.ports import free_port
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

@@ -16,7 +16,8 @@ from extproc.control.bootstrap import bootstrap, fragment
 from extproc.control.settings import EnvoySettings, TlsToService, Upstream
 from extproc.core.router import Router
 from extproc.demo.ports import free_port
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.certificates import Certificates
 from extproc.server.service import Service

@@ -18,7 +18,8 @@ from extproc.core.models.cold import ColdPolicy, ColdRule, Way
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.demo.ports import free_port
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.service import Service

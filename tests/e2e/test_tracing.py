@@ -15,7 +15,8 @@ from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.values.outcome import Outcome
 from extproc.demo.ports import free_port
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of

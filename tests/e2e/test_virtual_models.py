@@ -23,7 +23,8 @@ from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance, Lifecycle
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service, Shell
 from extproc.stream.messages import MODEL_HEADER

@@ -24,7 +24,8 @@ from extproc.control.xds.stream import Snapshot, Stream
 from extproc.core.health.verdict import Attempt
 from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.tally import Tally
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.shell import Shell

@@ -21,7 +21,8 @@ from extproc.core.values.request import RequestClass
 from extproc.observe.cold_metrics import ColdCollector, ColdCounts
 from extproc.observe.config_metrics import ConfigCollector
 from extproc.observe.fleet_metrics import FleetCollector, FleetGauges
-from extproc.observe.metrics import Gauges, Guards, Metrics, Replicas, Rungs
+from extproc.observe.live_gauges import Gauges, Guards, Replicas, Rungs
+from extproc.observe.metrics import Metrics
 from extproc.observe.phases import Phases, Stopwatch
 from extproc.observe.record_metrics import RecordCollector
 from extproc.observe.redis_metrics import RedisCalls

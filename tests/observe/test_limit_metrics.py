@@ -6,7 +6,8 @@ from collections import Counter
 
 from extproc.core.limits.counts import LimitCounts
 from extproc.core.limits.rules import Kind
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 
 
 def test_each_figure_has_its_own_label() -> None:

@@ -12,7 +12,8 @@ from extproc.core.fleet.degradation import Rung
 from extproc.core.values.decision import Cost
 from extproc.core.values.instance import Lifecycle
 from extproc.observe.counts import MOST_SERIES, MOST_SPREADS, Count, Spread
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from tests.observe.documented import DOCS, PAGES, described, shown
 from tests.observe.full_pages import bare, pages
 from tests.observe.test_metrics import ended

@@ -12,7 +12,8 @@ from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Totals
 from extproc.core.values.outcome import Outcome
 from extproc.core.values.request import RequestClass
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from tests.core.builders import instance, request, router
 
 H100 = Served("a@1", "h100_sxm/tp1")

@@ -8,7 +8,8 @@ import orjson
 
 from extproc.core.models.virtual import ModelPolicy, VirtualModel
 from extproc.core.snapshot import Policy
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.stream.errands import Errand
 from extproc.stream.exchange import Exchange

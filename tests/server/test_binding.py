@@ -19,7 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.addresses import Access, Endpoint, UnixSocket, parse_endpoint
 from extproc.errors import ConfigError
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.certificates import Certificates

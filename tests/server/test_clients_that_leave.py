@@ -12,7 +12,8 @@ import pytest
 
 from extproc.adapters import wire
 from extproc.bench.envoy_messages import conversation
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.service import Service

@@ -27,7 +27,8 @@ from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Lifecycle
 from extproc.observe.cold_metrics import ColdCollector
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.server.cold_waits import ColdWaits
 from extproc.server.intents_keeper import IntentsKeeper
 from extproc.stream.errands import AwaitModel

@@ -10,7 +10,8 @@ import pytest
 from extproc.commands import serve
 from extproc.config_file.load import OperatorPolicy
 from extproc.core.fleet.events import Record, State
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.server.ladder import LadderWatch
 from tests.core.builders import instance, router
 

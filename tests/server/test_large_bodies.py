@@ -11,7 +11,8 @@ import pytest
 from extproc.api.reading import Unread, abridged, read_prompt, restored
 from extproc.core.features import read_text
 from extproc.core.router import Router
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.shell import Shell

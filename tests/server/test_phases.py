@@ -7,7 +7,8 @@ import re
 
 import grpc.aio
 
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

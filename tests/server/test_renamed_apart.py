@@ -16,7 +16,8 @@ from extproc.api import renaming
 from extproc.core.models.virtual import ModelPolicy
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.shell import Shell

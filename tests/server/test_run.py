@@ -19,7 +19,8 @@ from extproc.adapters.tokenizers import Tokenizers
 from extproc.core.admission.admission import Admission
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
-from extproc.observe.metrics import Guards, Metrics
+from extproc.observe.live_gauges import Guards
+from extproc.observe.metrics import Metrics
 from extproc.server import run
 from extproc.server.holding import Holding
 from extproc.server.ladder import LadderWatch

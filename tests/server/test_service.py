@@ -26,7 +26,8 @@ from extproc.core.admission.admission import Admission
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.tokens.token_counts import count_classes
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
 from extproc.server.run import counted_by

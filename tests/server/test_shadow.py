@@ -9,7 +9,8 @@ from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from extproc.adapters import wire
-from extproc.observe.metrics import Gauges, Guards, Metrics
+from extproc.observe.live_gauges import Gauges, Guards
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

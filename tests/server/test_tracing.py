@@ -18,7 +18,8 @@ from extproc.cli import main
 from extproc.core.reasons.measured import Served
 from extproc.core.router import Router
 from extproc.core.values.outcome import Features, Outcome
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.observe.settings import TracingSettings
 from extproc.observe.tracing import Tracing, parent_of, url_of

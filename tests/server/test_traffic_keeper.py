@@ -19,7 +19,8 @@ from extproc.core.scaling.sight import Counts
 from extproc.core.scaling.tally import Tally
 from extproc.core.snapshot import Policy
 from extproc.core.values.request import RequestClass
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.traffic_metrics import JudgedCollector
 from extproc.server.holding import Holding
 from extproc.server.traffic_keeper import TrafficKeeper

@@ -19,7 +19,8 @@ from extproc.core.router import Router
 from extproc.core.values.decision import Reason
 from extproc.core.values.instance import Instance, Lifecycle
 from extproc.demo.ports import free_port
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

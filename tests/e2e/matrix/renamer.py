@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.service import Service
 from extproc.server.shell import Shell

@@ -21,7 +21,8 @@ from extproc.core.router import Router
 from extproc.core.values.instance import Lifecycle, Load
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.watch import Watch
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.advice import Advice
