@@ -122,13 +122,20 @@ class Doing:
                 log.warning("%s of %s is left undone", action.kind, action.instance)
                 self._undone(action)
 
-    async def take_back(self, instance_ids: Iterable[str], fence: int) -> None:
-        """Take our orders back from instances that are gone: another one may come under the same id."""
+    async def take_back(self, instance_ids: Iterable[str], fence: int) -> tuple[str, ...]:
+        """Take our orders back from instances that are gone: another one may come under the same id.
+
+        Returns those from whom it was done.
+        """
+        done = []
         for instance_id in instance_ids:
             try:
                 await self._registry.order(instance_id, None, fence)
             except RegistryError as error:
                 log.warning("the order to drain %s was not taken back: %s", instance_id, error)
+            else:
+                done.append(instance_id)
+        return tuple(done)
 
     async def end(self, within_s: float) -> None:
         """Let commands come to their end, within that time."""

@@ -41,7 +41,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     launches: tuple[Launch, ...] = ()
     stops: tuple[Stop, ...] = ()
-    drained: tuple[str, ...] = ()  # ids that were ordered to drain by us, not by a person
+    drained: tuple[str, ...] = ()  # ids under an order to drain that we gave, not a person
     told: Mapping[str, int] = {}  # by pool: the desired number that the webhook has taken last
     told_broken: Mapping[str, int] = {}  # and how many broken ones it was told of with that
     starts_s: Mapping[str, Mapping[str, float]] = {}  # by pool and `Instance.key`: what starts took
@@ -60,6 +60,11 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """This, without a stop that has come to nothing."""
         left = tuple(stop for stop in self.stops if stop.id != instance_id)
         return msgspec.structs.replace(self, stops=left)
+
+    def without_drains(self, instance_ids: Collection[str]) -> Journal:
+        """This, without orders that were taken back."""
+        left = tuple(each for each in self.drained if each not in instance_ids)
+        return msgspec.structs.replace(self, drained=left)
 
     def with_stops_anew(self, instance_ids: Collection[str], now_s: float) -> Journal:
         """This, with the stops of these as if they were asked for now."""
@@ -106,7 +111,7 @@ def after_look(
             or _goes_on(launch, by_id, now_s, patience_s)
         ),
         stops=tuple(stop for stop in journal.stops if stop.id in by_id),
-        drained=tuple(each for each in journal.drained if _obeys(by_id.get(each))),
+        drained=tuple(each for each in journal.drained if _stands(by_id.get(each))),
         told=journal.told,
         told_broken=journal.told_broken,
         starts_s={pool: _kept(seen, members.get(pool, ())) for pool, seen in starts_s.items() if seen},
@@ -137,9 +142,12 @@ def durations_s(journal: Journal, before_s: Mapping[str, float] = {}) -> dict[st
     }
 
 
-def _obeys(instance: Instance | None) -> bool:
-    """Whether an order to drain still stands; a Ready one has not got it, or a person has taken it back."""
-    return instance is not None and instance.lifecycle is not Lifecycle.READY
+def _stands(instance: Instance | None) -> bool:
+    """Whether an order to drain does; a Ready one has not got it, or a person has taken it back.
+
+    That for an instance which is gone waits for another one of its id, until it is taken back (`without_drains`).
+    """
+    return instance is None or instance.lifecycle is not Lifecycle.READY
 
 
 def _matched(launches: Iterable[Launch], members: Mapping[str, Sequence[Instance]]) -> tuple[Launch, ...]:

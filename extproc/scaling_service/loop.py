@@ -241,6 +241,7 @@ class Loop:
         parts.doing.note_starts(before, journal, seen.ready)
         if self._news is not None:
             journal = self._news.noted(journal)
+        self._journal = journal  # noted once, whatever becomes of the rest of this turn
         begin = self._to_do(seen, word, journal)
         journal = begun(journal, begin, seen.members, word.at_s)
         remembering = self._remembering
@@ -249,9 +250,10 @@ class Loop:
         self._journal = journal
         by_id = {each.id: each for each in seen.sight.instances if each.address}
         await parts.doing.do(begin, seen.pools, by_id, lambda: self._leads(fence), fence=fence)
-        await parts.doing.take_back((each for each in before.drained if each not in by_id), fence)
+        gone = [each for each in journal.drained if each not in by_id]
+        self._journal = journal.without_drains(await parts.doing.take_back(gone, fence))
         if self._news is not None and time.monotonic() >= self._settled_at_s:
-            self._news.tell(seen, word, journal, begin, fence)
+            self._news.tell(seen, word, self._journal, begin, fence)
         if not await parts.memory.tell(encode_word(word), fence):
             raise RegistryError("another replica leads by now")
 

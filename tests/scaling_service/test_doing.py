@@ -108,9 +108,9 @@ async def test_orders_are_given_and_taken_back(tmp_path: Path) -> None:
             await doing.do(drain, {"p": POOL}, {}, lambda: True, fence=fence)
             assert (await registry.state()).orders == {"i": Lifecycle.DRAINING, "j": Lifecycle.DRAINING}
             await doing.do([action(ActionKind.RESUME, "i")], {"p": POOL}, {}, lambda: True, fence=fence)
-            await doing.take_back(["j"], fence - 1)
+            assert await doing.take_back(["j"], fence - 1) == ()
             assert (await registry.state()).orders == {"j": Lifecycle.DRAINING}
-            await doing.take_back(["j", "never"], fence)
+            assert await doing.take_back(["j", "never"], fence) == ("j", "never")
             assert (await registry.state()).orders == {}
             assert doing.done == {("drain", "p", "done"): 2, ("drain", "p", "failed"): 1, ("resume", "p", "done"): 1}
 

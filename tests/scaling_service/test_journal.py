@@ -173,12 +173,13 @@ def test_a_start_whose_instance_is_in_no_pool_stays_so_that_it_is_not_made_again
     assert found.launches == journal.launches
 
 
-def test_stops_and_drains_are_forgotten_with_their_instance_and_drains_with_their_effect() -> None:
-    """A Ready one has not got the order, or a person has taken it back."""
+def test_stops_are_forgotten_with_their_instance_and_drains_with_their_effect_or_once_they_are_taken_back() -> None:
+    """A Ready one has not got the order, or a person has taken it back. One that is gone has left it behind."""
     journal = Journal(stops=(Stop(id="a", at_s=T_S),), drained=("a", "b", "c"))
     seen = looked(journal, instance("a", lifecycle=Lifecycle.DRAINING), instance("b"))
-    assert (seen.stops, seen.drained) == (journal.stops, ("a",))
+    assert (seen.stops, seen.drained) == (journal.stops, ("a", "c"))
     assert looked(journal).stops == ()
+    assert seen.without_drains(["c"]).drained == ("a",)
 
 
 def test_durations_are_kept_of_all_that_are_here_and_of_some_that_are_gone() -> None:

@@ -17,6 +17,8 @@ from extproc.core.pricing.classes import ClassPolicy
 from extproc.core.scaling.recommendation import Driver, Recommendation, Signal
 from extproc.core.scaling.rules import PoolRules, ScalingRules
 from extproc.core.scaling.sight import Sight
+from extproc.core.values.instance import Lifecycle
+from extproc.errors import RegistryError
 from extproc.observe.scaling_metrics import ScalingGauges, ScalingMetrics
 from extproc.scaling_service.acting import Action, ActionKind
 from extproc.scaling_service.doing import Doing
@@ -95,6 +97,34 @@ class Kept:
         return self.word
 
     async def tell(self, _data: bytes, _fence: int) -> bool:
+        return True
+
+
+@dataclass
+class Refuses(Kept):
+    """Redis is full: it tells what it has, and takes nothing more."""
+
+    full: bool = True
+
+    async def write(self, data: bytes, fence: int) -> bool:
+        if self.full:
+            raise RegistryError("no memory left")
+        return await super().write(data, fence)
+
+
+@dataclass
+class Orders:
+    """In place of `Registry`, as far as orders go; `lost` of them do not arrive."""
+
+    lost: int
+    taken_back: list[str] = field(default_factory=list)
+
+    async def order(self, instance_id: str, lifecycle: Lifecycle | None, _fence: int) -> bool:
+        assert lifecycle is None
+        if self.lost:
+            self.lost -= 1
+            raise RegistryError("Redis did not answer")
+        self.taken_back.append(instance_id)
         return True
 
 
@@ -211,6 +241,38 @@ async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> Non
     assert await written(8) == 0
     kept.data = encode_memory(Memory(fence=9, journal=Journal(launches=(Launch(id="y", pool="p", at_s=0.0),))))
     assert await written(10) == 1, "another has led"
+
+
+async def test_what_a_turn_has_seen_is_noted_once_though_it_cannot_be_written_down() -> None:
+    """Else a pool would rest for twice as long after each turn of an outage, and up to an hour when it is over."""
+    begun = Journal(launches=(Launch(id="x", pool="p", at_s=0.0),))
+    kept, doing = Refuses(encode_memory(Memory(fence=3, journal=begun))), Doing(Registry("redis://127.0.0.1:1/0"), None)
+    one = loop(1, sights=Given(1, Journal()), memory=kept, leader=Leads(5), doing=doing)
+    for _ in range(3):
+        await one.try_turn()
+        assert "no memory" in one.trouble
+        assert doing.done == {("start", "p", "given_up"): 1}
+    kept.full = False
+    await one.try_turn()
+    assert (one.trouble, doing.done) == ("", {("start", "p", "given_up"): 1})
+    assert decode_memory(kept.data) == Memory(fence=5, journal=Journal())
+
+
+async def test_an_order_to_drain_is_ours_until_it_was_taken_back_from_an_instance_that_is_gone() -> None:
+    """Whatever comes under the same id would else drain for good, as if a person had ordered it."""
+    orders: Any = Orders(lost=1)
+    kept = Kept(encode_memory(Memory(fence=3, journal=Journal(drained=("a",)))))
+    one = loop(1, memory=kept, leader=Leads(5), doing=Doing(orders, None))
+
+    async def written() -> tuple[str, ...]:
+        await one.turn()
+        memory = decode_memory(kept.data)
+        assert memory is not None
+        return memory.journal.drained
+
+    assert (await written(), orders.taken_back) == (("a",), [])
+    assert (await written(), orders.taken_back) == (("a",), ["a"])
+    assert (await written(), orders.taken_back) == ((), ["a"])
 
 
 async def test_a_stop_whose_call_is_not_over_is_written_down_as_new(tmp_path: Path) -> None:
