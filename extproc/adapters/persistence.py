@@ -1,4 +1,4 @@
-"""Keeps something that follows the server going for ever: one log line an outage, and pauses that grow a little."""
+"""Keeps what follows the server going for ever: one log line an outage or fault, and pauses that grow a little."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def persist(
     has said something. `lost()` is called each time `live` has ended. `what` begins the log lines; `where` names
     the server in them.
     """
-    failures = 0
+    failures, fault = 0, ""
 
     def in_touch() -> None:
-        nonlocal failures
+        nonlocal failures, fault
         if failures:
             log.warning("%s: in touch with %s again", what, where)
-        failures = 0
+        failures, fault = 0, ""
 
     while True:
         try:
@@ -40,8 +40,10 @@ async def persist(
         except RegistryError as error:
             if not failures:
                 log.warning("%s: %s; going on with what is known", what, error)
-        except Exception:
-            log.exception("%s: following failed; starting anew", what)
+        except Exception as error:
+            if repr(error) != fault:
+                log.exception("%s: following failed; starting anew", what)
+            fault = repr(error)
         lost()
         failures += 1
         pause_s = min(_LONGEST_PAUSE_S, 0.05 * 2.0 ** min(failures, 8))
