@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from extproc.errors import ConfigError
 
 _SCHEME = "unix:"
 _MAX_PORT = 65535
+_MAX_HOST_CHARS = 253
 _MAX_PATH_BYTES = 107  # of sockaddr_un.sun_path, unix(7), less the zero at its end
 
 HostPort = tuple[str, int]
@@ -48,9 +50,28 @@ class TlsFiles:
 def host_port(text: str) -> HostPort:
     """Host and port of `host:port`, `[v6]:port` or `:port` (all interfaces). Raises ConfigError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+    host = host.strip("[]") or "0.0.0.0"
+    if not colon or not _is_host(host) or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         raise ConfigError(f"'{text}' is not host:port")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    return host, int(port)
+
+
+def http_url(text: str) -> SplitResult | None:
+    """The parts of a URL that can be called by HTTP, None of anything else. It has a host; its port may be missing."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
+    except ValueError:  # half an IPv6 address, or a port that is none
+        return None
+    return parts if usable else None
+
+
+def _is_host(name: str) -> bool:
+    """Whether it can be looked up, found or not: labels of 1 to 63 characters (RFC 1035), also as IDNA writes them."""
+    try:
+        return 0 < len(name.encode("idna")) <= _MAX_HOST_CHARS and "\0" not in name
+    except UnicodeError:
+        return False
 
 
 def worker_endpoints(where: Endpoint, workers: int) -> tuple[Endpoint, ...]:

@@ -77,6 +77,7 @@ def test_what_is_wrong_is_named_in_one_line(section: str, told: str, tmp_path: P
     ("flags", "told"),
     [
         (["--intent-webhook", "scaler:80/x"], "must be a URL"),
+        (["--intent-webhook", "http://[scaler"], "must be a URL"),
         (["--intent-webhook", "http://127.0.0.1:1/x"], "needs a configuration file with a section cold"),
         (["--intent-webhook", "http://h/x", "--intent-webhook-secret-file", "/nowhere"], "/nowhere"),
     ],

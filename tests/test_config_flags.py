@@ -270,6 +270,12 @@ def test_what_counts_is_shown_with_where_it_comes_from_and_without_secrets(
     assert lines["cold"][1:] == ["{}", "#", f"{file}:3"]
 
 
+def test_what_is_no_url_is_shown_masked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever looks for what is wrong with it learns at least where it comes from."""
+    assert main(["config", "show", "serve", "--intent-webhook", "https://[h/secret"]) == 0
+    assert 'serve.intent_webhook: "***"' in capsys.readouterr().out
+
+
 def test_the_reference_in_the_documentation_is_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
     """Made by `extproc config reference > docs/settings.md`; each key has a type and a meaning."""
     assert main(["config", "reference"]) == 0

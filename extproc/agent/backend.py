@@ -13,6 +13,7 @@ import msgspec
 
 from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.kv_events import KvEventsSettings
+from extproc.addresses import http_url
 from extproc.core.fleet.events import decode_instance, fault
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Capability, Instance, Lifecycle, Role
@@ -92,7 +93,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def is_local(self) -> bool:
         """Tell whether it runs on the agent's own machine, as far as its URL says."""
-        host = urlsplit(self.url).hostname or ""
+        parts = http_url(self.url)
+        host = (parts.hostname if parts else None) or ""
         try:
             return ipaddress.ip_address(host).is_loopback
         except ValueError:
@@ -143,12 +145,7 @@ def check(backends: Sequence[Backend]) -> None:
     """Raise ConfigError, naming the backend, if a list of backends cannot be published."""
     seen: set[str] = set()
     for backend in backends:
-        try:
-            parts = urlsplit(backend.url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and _port(parts) > 0
-        except ValueError:
-            usable = False
-        if not usable:
+        if http_url(backend.url) is None:
             raise ConfigError(f"backend {backend.url!r} is not a URL such as http://127.0.0.1:8000")
         backend.reader()
         backend.kv_source()

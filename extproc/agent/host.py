@@ -103,7 +103,7 @@ class HostReader:
 
     def _page(self, name: str) -> str:
         try:
-            return (self._proc / name).read_text()
+            return (self._proc / name).read_text(encoding="utf-8", errors="replace")  # names of interfaces are bytes
         except OSError:  # not Linux, no PSI in this kernel, or hidden from this container
             return ""
 

@@ -148,6 +148,9 @@ class Publisher:
         except (RegistryError, OSError) as error:
             self._complain(f"cannot publish: {error}; trying on")
             return False
+        except Exception as error:  # such as an answer of another program: it would end all publishers of this agent
+            self._complain(f"its last record cannot be read: {type(error).__name__}: {error}; trying on")
+            return False
         if last is not None and last.instance.address == self._address:
             self._tracker.recall(last.instance)
             self._model = next(iter(last.instance.models), "")

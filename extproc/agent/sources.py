@@ -54,8 +54,8 @@ class BackendsFile:
     def __init__(self, path: Path, common: Mapping[str, Any]) -> None:
         self._path = path
         self._common = common
+        self._stamp = stamp_of(self._path)  # before: what is written while it is loaded is read the next time
         self._backends = self._load()  # a wrong file is told at once
-        self._stamp = stamp_of(self._path)
         self._fresh = True
 
     def source(self) -> Source:

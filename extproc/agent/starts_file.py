@@ -33,10 +33,12 @@ class StartsFile:
     def load(self) -> ColdStarts:
         """Return what the file holds; nothing if it is missing or cannot be read."""
         starts = ColdStarts()
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return starts
         try:
             lines = msgspec.json.decode(self._path.read_bytes(), type=list[_Line])
+        except FileNotFoundError:
+            return starts
         except (OSError, *UNREADABLE) as error:
             log.warning("cannot use what %s holds of cold starts: %s; beginning anew", self._path, error)
             return starts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from extproc.adapters.webhook import Target
+from extproc.addresses import http_url
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def target(flag: str, url: str, secret_file: str, variable: str) -> Target | Non
     """What a flag names, None if it is not given; the secret is in a file, else in a variable. Raises ConfigError."""
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if http_url(url) is None:
         raise ConfigError(f"{flag} must be a URL such as https://scaler.example/models")
     if not secret_file:
         return Target(url, os.environ.get(variable, "").encode())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from extproc.adapters.redis_settings import without_login
+from extproc.addresses import http_url
 
 _MASKED = "***"
 
@@ -19,6 +19,6 @@ def shown(name: str, value: Any) -> Any:
     if name == "redis_url":
         return without_login(value)
     if name.endswith("webhook"):  # who knows the URL of some webhooks may call them
-        parts = urlsplit(value)
-        return f"{parts.scheme}://{parts.hostname}/{_MASKED}"
+        parts = http_url(value)
+        return _MASKED if parts is None else f"{parts.scheme}://{parts.hostname}/{_MASKED}"
     return value

@@ -16,7 +16,6 @@ import threading
 import time
 from dataclasses import replace
 from types import TracebackType
-from urllib.parse import urlsplit
 
 import msgspec
 from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
@@ -35,6 +34,7 @@ from opentelemetry.trace import (
 )
 
 from extproc import __version__
+from extproc.addresses import http_url
 from extproc.core.reasons.measured import Served
 from extproc.core.values.outcome import Outcome
 from extproc.errors import ConfigError
@@ -167,7 +167,7 @@ def parent_of(traceparent: str) -> SpanContext | None:
 
 def url_of(endpoint: str) -> str:
     """Where spans are posted: `/v1/traces` of an endpoint that names no path. Raises ConfigError."""
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    parts = http_url(endpoint)
+    if parts is None:
         raise ConfigError(f"--otlp-endpoint {endpoint!r} is not a URL such as http://127.0.0.1:4318")
     return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

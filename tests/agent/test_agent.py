@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from extproc.adapters.registry import Registry
 from extproc.agent.backend import Backend, check
 from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.errors import ConfigError
 from tests.agent.backends import ScriptedBackend
-from tests.agent.harness import LONG_S, running_agent
+from tests.agent.harness import LONG_S, eventually, running_agent
 from tests.redis_server import RedisServer
 
 
@@ -189,6 +190,18 @@ async def test_a_host_name_becomes_an_address_for_envoy() -> None:
     assert await Backend(url="http://[::1]:8000/base").resolve() == "[::1]:8000"
     assert await Backend(url="https://10.0.0.1").resolve() == "10.0.0.1:443"
     assert await Backend(url="http://127.0.0.1:1", address="10.0.0.1:2").resolve() == "10.0.0.1:2"
+
+
+async def test_an_agent_goes_on_where_the_registry_cannot_be_read(
+    server: RedisServer, backend: ScriptedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What another program has written there ends neither this publisher nor those of the other backends."""
+    async with Registry(server.url) as registry, backend:
+        await registry.link.command("SET", f"{registry.base}:seq", "x")
+        async with running_agent(server, Backend(url=backend.url)) as (seen, _):
+            await eventually(lambda: "its last record cannot be read" in caplog.text)
+            await registry.link.command("DEL", f"{registry.base}:seq")
+            await seen.is_lifecycle(Lifecycle.READY)
 
 
 def test_the_id_is_taken_from_the_url_if_none_is_given() -> None:

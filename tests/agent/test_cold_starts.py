@@ -130,6 +130,12 @@ def test_a_file_that_cannot_be_read_is_told_and_costs_nothing_else(
     assert "beginning anew" in caplog.text
 
 
+def test_a_file_that_may_not_be_looked_for_is_told_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Here for its name; in a folder that is closed to us it is the same."""
+    assert StartsFile(tmp_path / ("x" * 300)).load().dump() == []
+    assert "beginning anew" in caplog.text
+
+
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A folder that is not there, for one."""
     StartsFile(tmp_path / "nowhere" / "starts.json").save(learned(1))

@@ -64,6 +64,8 @@ def test_a_fleet_that_cannot_be_reached_is_one_line_and_status_2(capsys: pytest.
         ("{}", "Expected `array`"),
         ("[]", "no backend is given"),
         ("- {url: 'x:1'}", "is not a URL"),
+        ("- {url: 'http://gpu..internal:8000', id: a}", "is not a URL"),
+        ("- {url: 'http://x:0'}", "is not a URL"),
         ("- {url: 'http://x:1', id: 'a b'}", "is not a name"),
         ("- {url: 'http://x:1', address: 'x:1'}", "is not ip:port"),
         ("- {url: 'http://x:1', gpus: 0}", "gpus must be at least 1, not 0"),
@@ -86,6 +88,13 @@ def test_a_wrong_list_of_backends_is_one_line_and_status_2(
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://a..b"])
+def test_a_url_that_cannot_be_read_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """Also of a single backend, which is first asked whether it runs on this machine."""
+    assert main(["agent", "--backend", url]) == 2
+    assert "is not a URL" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,14 @@ def test_a_machine_that_is_not_linux_tells_nothing(tmp_path: Path) -> None:
     assert host.HostReader(tmp_path / "nowhere").read() == Host()
 
 
+def test_a_name_of_an_interface_may_be_any_bytes(tmp_path: Path) -> None:
+    """Linux takes all but a slash, a colon and blanks; nothing would be published of a machine that has one."""
+    folder = proc(tmp_path, 100, psi=False)
+    dev = folder / "net/dev"
+    dev.write_bytes(dev.read_bytes().replace(b"ib0", b"\xff0"))
+    assert host.HostReader(folder).read() == Host(cpu_pressure=0.0, memory_pressure=0.5)
+
+
 def test_the_networks_rate_is_that_between_two_readings(tmp_path: Path) -> None:
     """Counters that went back, as after a change of interfaces, give none."""
     now_s = 50.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extproc.adapters import yaml_files
 from extproc.agent.backend import Backend
 from extproc.agent.sources import BackendsFile, DnsName, Source
 from extproc.core.values.instance import Lifecycle
@@ -40,6 +41,24 @@ async def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> 
     write(path, "- {url: 'http://x:2'}")
     assert await urls(file) == ["http://x:2"]
     assert await urls(file) is None
+
+
+async def test_a_file_that_changes_while_it_is_loaded_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would tell later that it has."""
+    path, load = tmp_path / "backends.yaml", yaml_files.load
+
+    def interrupted(where: Path, shape: Any) -> Any:
+        loaded = load(where, shape)
+        monkeypatch.setattr(yaml_files, "load", load)
+        write(path, "- {url: 'http://x:2'}")
+        return loaded
+
+    write(path, "- {url: 'http://x:1'}")
+    monkeypatch.setattr(yaml_files, "load", interrupted)
+    file = BackendsFile(path, {})
+    assert await urls(file) == ["http://x:2"]
 
 
 async def test_a_file_that_has_become_wrong_leaves_the_list_before_it(

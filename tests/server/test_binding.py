@@ -17,7 +17,7 @@ import trustme
 from aiohttp import ClientSession, UnixConnector, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.addresses import Access, Endpoint, UnixSocket, parse_endpoint
+from extproc.addresses import Access, Endpoint, UnixSocket, http_url, parse_endpoint
 from extproc.errors import ConfigError
 from extproc.observe.live_gauges import Gauges
 from extproc.observe.metrics import Metrics
@@ -58,12 +58,37 @@ def test_an_address_is_host_and_port_or_a_socket(text: str, endpoint: Endpoint) 
 
 
 @pytest.mark.parametrize(
-    "text", ["9002", "a:b", "a:٣", "a:70000", "unix:", "unix:/", "unix:x.sock", "unix:/" + "x" * 107]
+    "text",
+    [
+        *("9002", "a:b", "a:٣", "a:70000", "unix:", "unix:/", "unix:x.sock", "unix:/" + "x" * 107),
+        *("a..b:1", ".a:1", f"{'a' * 64}.b:1", f"ü{'a' * 60}:1", "a\0b:1", "\udcff:1", f"{'a.' * 127}:1"),
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError):
         parse_endpoint(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "usable"),
+    [
+        ("http://a:80/x", True),
+        ("https://[::1]/", True),
+        ("HTTP://ü.example.", True),
+        ("http://[x", False),
+        ("http://a:0", False),
+        ("http://a:70000", False),
+        ("http://a..b:80", False),
+        ("http://", False),
+        ("ftp://a", False),
+        ("a:80", False),
+        ("", False),
+    ],
+)
+def test_a_url_that_can_be_called_has_a_host_that_can_be_looked_up(text: str, usable: bool) -> None:
+    """Of all others Python's own readers and resolvers raise errors of many kinds."""
+    assert (http_url(text) is not None) is usable
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])

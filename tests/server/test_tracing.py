@@ -238,8 +238,9 @@ def test_a_trace_context_that_is_not_well_formed_is_none(text: str) -> None:
 def test_an_endpoint_is_a_url_whose_path_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert url_of("http://collector:4318") == url_of("http://collector:4318/") == "http://collector:4318/v1/traces"
     assert url_of("https://collector/otlp/v1/traces") == "https://collector/otlp/v1/traces"
-    assert main(["serve", "--otlp-endpoint", "collector:4318"]) == 2
-    assert "is not a URL" in capsys.readouterr().err
+    for wrong in ("collector:4318", "http://[collector:4318", "http://collector:70000"):
+        assert main(["serve", "--otlp-endpoint", wrong]) == 2
+        assert "is not a URL" in capsys.readouterr().err
 
 
 def test_nothing_of_it_is_imported_where_it_is_off() -> None:
