@@ -79,7 +79,6 @@ async def run_xds(settings: XdsSettings) -> None:
         tasks = [
             begin("registry", registry.watch(fleet, keeper.take)),
             begin("keeper", keeper.run()),
-            begin("health", report_healthy()),
         ]
         try:
             pages_port = await pages.start(settings.pages, settings.access)
@@ -92,6 +91,7 @@ async def run_xds(settings: XdsSettings) -> None:
                     tasks.append(begin("certificates", certificates.watch()))
                 await service.start()
                 log.info("serving xDS on %s, pages on %s", told(settings.listen, port), shown)
+            tasks.append(begin("health", report_healthy()))  # the service begins as one that is not
             await stop.wait()
         finally:
             if service is not None:
