@@ -85,7 +85,7 @@ def with_count(request: Request, prompt: Prompt, exact: ExactCount, layouts: Ite
         request,
         prompt_tokens=prompt_tokens,
         token_error=0.0,
-        tokens_per_block=request.tokens_per_block * exact.tokens / max(1, estimated_tokens),
+        tokens_per_block=request.tokens_per_block * max(1, exact.tokens) / max(1, estimated_tokens),
         chains=_chains(exact.token_ids or (), prompt, layouts),
     )
 
@@ -119,9 +119,10 @@ def _estimate(model: str, read: PromptText, beliefs: Beliefs) -> Estimate:
 def _prefix(prompt: Prompt, read: PromptText, tenant: str, text_tokens: int) -> tuple[tuple[int, ...], float]:
     """Hash chain of a prompt and the tokens that one of its blocks stands for.
 
-    The salt holds what engines never share, or what the operator would not want to be shared.
+    The salt holds what engines never share, or what the operator would not want to be shared. A prompt without tokens,
+    such as that of a call which only counts some, has no blocks.
     """
-    if not prompt.reuses_cache:
+    if not prompt.reuses_cache or not (text_tokens or prompt.token_ids):
         return (), 1.0
     blocks = read.chain(prefix_salt(prompt.model, tenant, prompt.cache_salt))
     if prompt.token_ids:

@@ -181,12 +181,17 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 
 
+def payload(name: str) -> tuple[dict[str, Any], bytes]:
+    """A call that was captured, and its body."""
+    call = orjson.loads((PAYLOADS / f"{name}.json").read_bytes())
+    return call, call["body"].encode() if "body" in call else base64.b64decode(call["body_base64"])
+
+
 def parsed(name: str) -> Prompt:
-    payload = orjson.loads((PAYLOADS / f"{name}.json").read_bytes())
-    body = payload["body"].encode() if "body" in payload else base64.b64decode(payload["body_base64"])
-    endpoint = endpoint_for(payload["method"], payload["path"])
+    call, body = payload(name)
+    endpoint = endpoint_for(call["method"], call["path"])
     assert endpoint is not None
-    prompt = endpoint.parse(body, payload["headers"]["content-type"])
+    prompt = endpoint.parse(body, call["headers"]["content-type"])
     assert prompt.api == endpoint.api
     return prompt
 
