@@ -27,7 +27,7 @@ from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
-from extproc.server.tasks import begin, end
+from extproc.server.tasks import begin, end, told_to_stop
 
 if TYPE_CHECKING:
     from extproc.agent.sources import Source
@@ -207,11 +207,8 @@ def in_force(old: _Told, new: _Told) -> tuple[_Told, tuple[str, ...]]:
 
 
 async def _run(told: _Told, args: argparse.Namespace) -> None:
-    stopping, orders = asyncio.Event(), Orders(told.source, told.settings)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, orders.changed.set)
+    stopping, orders = told_to_stop(), Orders(told.source, told.settings)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, orders.changed.set)
     tasks = []
     news = reloading(args, told, _told, in_force, "extproc.agent", _NO_BACKEND)
     if news is not None:

@@ -17,8 +17,6 @@ import orjson
 
 from extproc.adapters.destinations import Gate
 from extproc.adapters.http_client import Answer as HttpAnswer
-from extproc.adapters.http_client import HttpClient
-from extproc.addresses import UnixSocket, parse_endpoint
 from extproc.commands.deciding_arguments import (
     add_deciding_arguments,
     deciding_flags,
@@ -29,11 +27,12 @@ from extproc.commands.deciding_arguments import (
 )
 from extproc.commands.destination_arguments import destinations
 from extproc.commands.explain_record import add_record_arguments, run_record
+from extproc.commands.pages import pages_at
 from extproc.commands.redis_arguments import redis_settings
 from extproc.commands.trust_arguments import trust
 from extproc.core.reasons.explanation import Explanation, explain
 from extproc.core.reasons.explanation_text import as_text
-from extproc.errors import ConfigError, ExtprocError
+from extproc.errors import UNREADABLE, ConfigError, ExtprocError
 from extproc.named_files import readable
 from extproc.stream.errands import CountTokens
 from extproc.stream.exchange import Exchange
@@ -109,9 +108,8 @@ async def _of_id(args: argparse.Namespace) -> Explanation | None:
     """Ask the services in turn. Raises ExtprocError if one does not answer as it should."""
     pages = args.pages or ["http://127.0.0.1:9001"]
     for page in pages:
-        where = parse_endpoint(page) if page.startswith("unix:") else None
-        socket, url = (where.path, "http://localhost") if isinstance(where, UnixSocket) else (None, page.rstrip("/"))
-        async with HttpClient(socket=socket) as client:
+        client, url = pages_at(page)
+        async with client:
             answer = await client.get(f"{url}/decisions/{quote(args.id, safe='')}")
             if not isinstance(answer, HttpAnswer):
                 raise ExtprocError(f"{page} does not answer ({answer}): name the service's --metrics-listen by --pages")
@@ -125,7 +123,7 @@ async def _of_id(args: argparse.Namespace) -> Explanation | None:
 def _decoded(body: bytes, page: str) -> Explanation:
     try:
         return msgspec.json.decode(body, type=Explanation)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise ExtprocError(f"{page} answers what cannot be read, perhaps from another version: {error}") from error
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 
 from extproc.adapters.http_client import Answer, HttpClient
-from extproc.addresses import UnixSocket, parse_endpoint
+from extproc.addresses import UnixSocket
+from extproc.commands.pages import pages_at
 from extproc.commands.top_view import SORTS, screen
 from extproc.config import ServeSettings
 from extproc.errors import ConfigError, ExtprocError
@@ -60,10 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 async def _top(args: argparse.Namespace) -> int:
     where = args.pages or _default()
-    door = parse_endpoint(where) if where.startswith("unix:") else None
-    socket, url = (door.path, "http://localhost") if isinstance(door, UnixSocket) else (None, where.rstrip("/"))
+    client, url = pages_at(where)
     keys: asyncio.Queue[str] = asyncio.Queue()
-    async with HttpClient(socket=socket) as client:
+    async with client:
         told = await _look(client, url, where)  # here an error ends the command, later it is shown
         heard_at_s, order, trouble = time.monotonic(), args.sort, ""
         with _keys(keys, live=not args.once and not args.json):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -42,7 +41,7 @@ from extproc.scaling_service.word import Word
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.external_scaler import ExternalScaler
-from extproc.server.tasks import begin, end
+from extproc.server.tasks import begin, end, told_to_stop
 
 _WEBHOOK_TIMEOUT_S = 5.0
 _WEBHOOK_BUDGET_S = 15.0  # of all attempts at one message: after that it holds something new
@@ -98,9 +97,7 @@ async def run_autoscale(settings: AutoscaleSettings, news: Reload[AutoscaleSetti
 
     `news` has other settings while it serves.
     """
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = told_to_stop()
     if settings.keda is not None and settings.acts:
         log.warning(_TWO_HANDS)
     async with _made(settings) as made:

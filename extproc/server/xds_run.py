@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
-from extproc.server.tasks import begin, end
+from extproc.server.tasks import begin, end, told_to_stop
 from extproc.server.xds_files import FilePublisher
 from extproc.server.xds_keeper import SETTLE_S, Keeper, Publisher
 from extproc.server.xds_pages import Pages, gauges, status
@@ -54,9 +52,7 @@ async def run_xds(settings: XdsSettings) -> None:
 
     Raises ConfigError if an address cannot be listened on, or the directory cannot be written to.
     """
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = told_to_stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     gate = Gate(settings.destinations)
     fleet = Fleet()

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from extproc import __version__
-from extproc.errors import ConfigError
+from extproc.errors import UNREADABLE, ConfigError
 from extproc.sim.code_digest import digest_of
 from extproc.sim.report.figures import Figures
 from extproc.sim.report.slo import Slos
@@ -94,7 +94,7 @@ class ResultsFile:
             whole_bytes += len(text)
             try:
                 line = msgspec.json.decode(text, type=_Line)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 if text.startswith(_HEAD):
                     continue  # a line of another version of this program
                 raise ConfigError(f"{self._path}, line {number}: no result of extproc simulate --resume") from error

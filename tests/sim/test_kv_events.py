@@ -285,7 +285,7 @@ def test_the_flag_is_read_as_vllm_reads_it(text: str, expected: KvEventsConfig |
     assert KvEventsConfig.parse(text, arrays=True) == expected
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"endpoint": 1}', '{"hwm": "x"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"endpoint": 1}', '{"hwm": "x"}', '{"topic": "\udcff"}'])
 def test_a_flag_that_makes_no_sense_is_a_readable_error(text: str) -> None:
     """It names the flag."""
     with pytest.raises(ConfigError, match="--kv-events-config"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from extproc.errors import ConfigError
+from extproc.errors import UNREADABLE, ConfigError
 
 # KV space of an 80 GB GPU beside an 8B model in BF16, in tokens; a common engine limit for comparisons.
 DEFAULT_KV_TOKENS = 467_000
@@ -31,7 +31,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return None
         try:
             config = msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ConfigError(f"--kv-events-config: {error}") from None
         if not config.enable_kv_cache_events or config.publisher == "null":
             return None

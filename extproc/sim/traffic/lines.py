@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from extproc.core.values.request import LONG_CONTEXT_TOKENS, RequestClass
-from extproc.errors import ConfigError
+from extproc.errors import UNREADABLE, ConfigError
 from extproc.named_files import readable
 
 _T = TypeVar("_T")
@@ -30,7 +30,7 @@ def records(path: Path, shape: type[_T], limit: int | None = None) -> Iterator[t
     for number, line in lines_of(path, limit):
         try:
             yield number, decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise bad_line(path, number, str(error)) from error
 
 

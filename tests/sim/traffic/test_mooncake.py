@@ -55,6 +55,7 @@ def test_a_number_of_requests_reads_no_further(tmp_path: Path) -> None:
         (FIRST.replace("1500", "-1"), "timestamp"),
         (FIRST.replace("1030", "0"), "input_length"),
         (FIRST.replace("50,", '"50",'), "output_length"),
+        (f'{{"x": {"[" * 5000}', "recursion"),
         (FIRST.replace(", 8, 9", ""), "1 hash_ids for the 2 full blocks"),
     ],
 )
