@@ -30,7 +30,7 @@ from extproc.observe.live_gauges import Gauges
 from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.ext_proc import ExtProc
-from extproc.server.run import counted_by
+from extproc.server.parts import counted_by
 from extproc.server.service import Service
 from extproc.server.shell import Shell
 from extproc.stream.rules import Rules
