@@ -5,6 +5,8 @@ What changes slowly is read now and then.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.profile_memory import ProfileMemory
 from extproc.adapters.registry import Registry
 from extproc.adapters.slices import in_slices
+from extproc.adapters.some_at_once import for_each
 from extproc.adapters.start_memory import StartMemory
 from extproc.adapters.traffic_counts import TrafficCounts
 from extproc.core.fleet.fleet import Fleet
@@ -36,7 +39,10 @@ _REMEMBER_S = 30 * 86_400.0  # how long ago a model may have been served last wh
 _BLOCK_TOKENS = BLOCK_BYTES // 4  # of English
 _STEP_S = 5.0  # by which the time of day is more than what has passed, from which on the clock was set forward
 _UNSEEN_TICKS = 3.0  # between two looks that saw anything: what was longer is not known to have been seen
+_WARM_BUDGET_S = 2.0  # for what routers know of instances' prefixes, which takes several round trips for each
 _SLOWER = 0.9  # pace of our time after the clock was set back, until it has come so far again
+
+log = logging.getLogger("extproc.autoscale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +168,25 @@ class Sights:
         self._kinds = tuple((self._priors | {record.kind: record for record in merged}).values())
         known = await self._starts.read(_REMEMBER_S)
         self._model_starts_s = {model: tuple(took_s for _, took_s in each.starts) for model, each in known.items()}
-        self._warm_tokens = {
-            each.id: float(_BLOCK_TOKENS * await self._prefixes.blocks(each.key))
-            for each in instances
-            if each.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING)
-        }
+        await self._read_warm([each for each in instances if each.lifecycle in (Lifecycle.READY, Lifecycle.DRAINING)])
         self._slowly_at_s = self._since_start()
+
+    async def _read_warm(self, instances: Sequence[Instance]) -> None:
+        """Read as much as the time allows, what was read the longest ago first: a look must not wait for all of it."""
+        before = self._warm_tokens
+        found: dict[str, float] = {}
+
+        async def read(instance: Instance) -> None:
+            found[instance.id] = float(_BLOCK_TOKENS * await self._prefixes.blocks(instance.key))
+
+        order = {instance_id: place for place, instance_id in enumerate(before, 1)}
+        try:
+            async with asyncio.timeout(_WARM_BUDGET_S):
+                await for_each(sorted(instances, key=lambda each: order.get(each.id, 0)), read)
+        except TimeoutError:
+            log.debug("what is warm was read of %d instances of %d", len(found), len(instances))
+        here = {each.id for each in instances}
+        self._warm_tokens = {name: tokens for name, tokens in before.items() if name in here - found.keys()} | found
 
 
 def _common(record: KindRecord) -> KindRecord:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import xxhash
 
+from extproc.adapters.some_at_once import for_each
 from extproc.errors import RegistryError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 WRITE_EVERY_S = 20.0
 BUDGET_S = 2.0
-_AT_ONCE = 8  # instances; a link has as many connections
 
 log = logging.getLogger("extproc.serve")
 
@@ -81,20 +81,11 @@ class PrefixKeeper:
 
     async def _each(self, keys: Iterable[str], work: Callable[[str], Awaitable[None]]) -> None:
         """Do `work` for all keys, some at once; raises RegistryError at the first failure, or when time is up."""
-        waiting = iter(keys)
-
-        async def some() -> None:
-            for key in waiting:
-                await work(key)
-
         try:
-            async with asyncio.timeout(self._budget_s), asyncio.TaskGroup() as group:
-                for _ in range(_AT_ONCE):
-                    group.create_task(some())
+            async with asyncio.timeout(self._budget_s):
+                await for_each(keys, work)
         except TimeoutError as error:
             raise RegistryError(f"Redis is too slow to do it for all instances in {self._budget_s:g} s") from error
-        except ExceptionGroup as errors:  # the first one ended the others
-            raise errors.exceptions[0] from None
 
     def _learning(self) -> Iterable[str]:
         for member in self._router.fleet.members():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -93,6 +94,31 @@ async def test_all_that_is_written_is_seen(registry: Registry) -> None:
     assert set(sight.speeds) == {"h100"}
     assert seen.outside == ("b",)
     assert [each.id for each in seen.members["h100"]] == ["a"]
+
+
+async def test_a_look_does_not_wait_until_it_is_known_what_is_warm_in_all_of_a_large_fleet(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no turn would come to its end where Redis is far away. What was not read in time is read first then."""
+    fleet = await fleet_of(registry, *map(instance, "abc"))
+    asked: list[str] = []
+    slow, now_s = {"b@1", "c@1"}, 0.0
+
+    async def blocks(_: PrefixMemory, key: str) -> int:
+        asked.append(key)
+        if key in slow:
+            await asyncio.Event().wait()
+        return 5
+
+    monkeypatch.setattr(PrefixMemory, "blocks", blocks)
+    monkeypatch.setattr("extproc.scaling_service.sights._WARM_BUDGET_S", 0.1)
+    sights = Sights(RULES, registry, fleet, clock=lambda: NOW_S, since_start=lambda: now_s)
+    assert (await sights.look(Journal())).sight.warm_tokens == {"a": 5 * 64.0}
+    asked.clear()
+    slow.remove("b@1")
+    now_s = 60.0
+    assert (await sights.look(Journal())).sight.warm_tokens == {"a": 5 * 64.0, "b": 5 * 64.0}
+    assert asked == ["b@1", "c@1", "a@1"]
 
 
 async def test_what_is_over_before_an_agent_can_tell_is_part_of_a_start(registry: Registry) -> None:
