@@ -69,13 +69,16 @@ class StartMemory:
         waits: Mapping[str, Mapping[str, float]],
     ) -> dict[str, Starts]:
         """Write that models are served now, with new durations by model; returns `known` with that in it."""
-        now_s, changed = await self._now_s(), dict(known)
-        for model in served:
-            before = known.get(model, Starts(served_at_s=now_s))
-            changed[model] = before.plus(now_s, starts.get(model, {}), waits.get(model, {}))
-            await self._link.command("HSET", self._key, model, msgspec.json.encode(changed[model]))
+        now_s = await self._now_s()
+        changed = {
+            model: known.get(model, Starts(served_at_s=now_s)).plus(now_s, starts.get(model, {}), waits.get(model, {}))
+            for model in served
+        }
+        fields = [word for model, each in changed.items() for word in (model, msgspec.json.encode(each))]
+        if fields:  # all at once: of adapters there may be thousands
+            await self._link.command("HSET", self._key, *fields)
         await self._link.command("PEXPIRE", self._key, round(_LIFE_S * 1000))
-        return changed
+        return {**known, **changed}
 
     async def _now_s(self) -> float:
         seconds, microseconds = await self._link.command("TIME")

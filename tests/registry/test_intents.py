@@ -157,6 +157,20 @@ async def test_starts_are_remembered_over_routers_and_for_as_long_as_asked(serve
         assert await memory.read(0.01) == {}
 
 
+async def test_starts_of_however_many_models_are_written_in_one_round_trip(server: RedisServer) -> None:
+    """Adapters are models too: one after the other a thousand of them would take longer than a router waits."""
+    async with routers(server) as made:
+        memory, commands = made.memory, list[str]()
+        memory._link.on_command = lambda name, took_s, failed: commands.append(name)
+        served = [f"adapter-{number}" for number in range(300)]
+        known = await memory.write({}, served, {"adapter-7": {"x@1": 5.0}}, {})
+        assert commands.count("HSET") == 1
+        assert len(commands) < 5
+        assert await memory.read(60.0) == known
+        assert set(known) == set(served)
+        assert await memory.write(known, (), {}, {}) == known
+
+
 async def test_words_of_another_version_are_left_out(server: RedisServer) -> None:
     """Rather than that nothing is known."""
     async with routers(server) as made:
