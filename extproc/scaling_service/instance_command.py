@@ -99,6 +99,8 @@ class InstanceCommand:
             )
         except OSError as error:
             return Ended.FAILED, f"cannot be run: {error.strerror or error}"
+        except ValueError as error:  # a name of a model may hold what no environment does
+            return Ended.FAILED, f"cannot be run: {error}"
         try:
             async with asyncio.timeout(self._timeout_s):
                 status = await process.wait()

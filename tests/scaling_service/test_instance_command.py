@@ -39,9 +39,10 @@ async def run(
     kind: ActionKind = ActionKind.START,
     stopped: Instance | None = None,
     timeout_s: float = 30.0,
+    pool: PoolRules = POOL,
 ) -> Ended:
     command = InstanceCommand(words, "fleet-1", timeout_s=timeout_s)
-    return await command(Action(kind, "p-1", RECOMMENDED), POOL, stopped, leads=lambda: True, fence=17)
+    return await command(Action(kind, "p-1", RECOMMENDED), pool, stopped, leads=lambda: True, fence=17)
 
 
 def running(process_id: int) -> bool:
@@ -184,6 +185,11 @@ async def test_a_call_that_waited_its_turn_is_not_made_by_who_leads_no_longer(tm
 async def test_a_program_that_has_vanished_is_a_failure() -> None:
     """Not the end of the autoscaler."""
     assert await run(("/nowhere/scale",)) is Ended.FAILED
+
+
+async def test_a_name_that_no_environment_can_hold_is_a_failure() -> None:
+    """Which is counted and paused after, as any other."""
+    assert await run(("true",), pool=PoolRules(name="p", models=("m\0",))) is Ended.FAILED
 
 
 def test_the_words_are_read_as_a_shell_would_and_the_program_must_be_there() -> None:
