@@ -27,7 +27,8 @@ from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
 from extproc.observe.dashboard.watch import Watch
 from extproc.observe.fleet_metrics import FleetCollector
-from extproc.observe.metrics import Gauges, Metrics
+from extproc.observe.live_gauges import Gauges
+from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
 from extproc.server.admin import Admin
 from extproc.server.advice import Advice
