@@ -15,6 +15,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -53,24 +54,24 @@ def _exactly(line: socket.socket, size: int) -> bytearray:
 
 def serve(line: socket.socket, memory: int) -> None:
     """Read bodies until the other end is gone. `memory`: a file descriptor, each body begins at its start."""
-    while True:
-        try:
-            path, content_type, size_bytes = hear(line)
-        except EOFError:
-            return
-        body = os.pread(memory, size_bytes, 0)
-        try:
-            prompt = read_prompt(path, content_type, body)
-        except BodyError as error:
-            tell(line, (error.message, error.param))
-            continue
-        prompt = msgspec.structs.replace(prompt, **_ids_as_array(prompt))
-        read = read_text(prompt)
-        tell(line, abridged(prompt, read))
-        salts, renames = hear(line)
-        chains = [array("Q", read.chain(salt)) for salt in salts]
-        tell(line, (chains, _site(path, content_type, body, prompt) if renames else None))
-        del body, prompt, read
+    with suppress(EOFError, ConnectionError):  # an owner that is killed does not wait for the end of a body
+        while True:
+            _read_one(line, memory)
+
+
+def _read_one(line: socket.socket, memory: int) -> None:
+    path, content_type, size_bytes = hear(line)
+    body = os.pread(memory, size_bytes, 0)
+    try:
+        prompt = read_prompt(path, content_type, body)
+    except BodyError as error:
+        return tell(line, (error.message, error.param))
+    prompt = msgspec.structs.replace(prompt, **_ids_as_array(prompt))
+    read = read_text(prompt)
+    tell(line, abridged(prompt, read))
+    salts, renames = hear(line)
+    chains = [array("Q", read.chain(salt)) for salt in salts]
+    return tell(line, (chains, _site(path, content_type, body, prompt) if renames else None))
 
 
 def _site(path: str, content_type: str, body: bytes, prompt: Prompt) -> ModelSite | tuple[str, str | None]:

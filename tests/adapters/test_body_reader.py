@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import orjson
 import pytest
 
 from extproc.adapters.body_reader import BodyReader, ReadOutcome
+from extproc.adapters.reading_process import serve, tell
 from extproc.api.body import BodyError
 from extproc.api.model_field import model_spans
 from extproc.api.reading import MAX_NAMES, Unread, read_prompt
@@ -151,6 +153,23 @@ async def test_the_reading_process_ends_with_its_owner() -> None:
         process_id = reader.process_id
     assert process_id is not None
     await until(lambda: not Path(f"/proc/{process_id}").exists())
+
+
+@pytest.mark.parametrize("gone", ["before a body", "while it is read", "before salts are told"])
+def test_an_owner_that_is_killed_at_any_moment_ends_the_process_without_a_word(gone: str) -> None:
+    """Nobody is left to hear what the body says, or to tell its salts: that is an end and no fault."""
+    ours, theirs = socket.socketpair()
+    memory = os.memfd_create("body")
+    os.pwrite(memory, BODY, 0)
+    if gone != "before a body":
+        tell(ours, (CHAT, "", len(BODY)))
+    if gone == "before salts are told":
+        ours.shutdown(socket.SHUT_WR)
+    else:
+        ours.close()
+    with ours, theirs:
+        serve(theirs, memory)
+    os.close(memory)
 
 
 async def test_who_closes_while_the_process_hangs_waits_for_nothing() -> None:
