@@ -7,7 +7,6 @@ at that time. Large bodies come from a process of their own, one after the other
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,6 +22,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
 from extproc.adapters import wire
 from extproc.adapters.body_reader import APART_BYTES, BodyReader
+from extproc.bench.beside import beside
 from extproc.bench.envoy_messages import chosen
 from extproc.bench.request_path import bench_router
 from extproc.errors import ProcessError
@@ -118,29 +118,25 @@ def _service(rules: Rules, reader: BodyReader | None) -> Process:
 
 async def _measured(process: Process, size: int, bodies: int, *, decides: bool) -> tuple[list[float], list[float]]:
     """The longest lateness of the ticker during each body, and how long each reply took, without the first ones."""
-    ours, theirs = multiprocessing.Pipe()
     server = grpc.aio.server(options=_OPTIONS)
     service, method = wire.EXT_PROC_METHOD
     handlers = {method: grpc.stream_stream_rpc_method_handler(process)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
-    client = multiprocessing.get_context("spawn").Process(target=_send, args=(port, size, decides, theirs))
     late_s: list[float] = []
     async with AsyncExitStack() as stack:
         await server.start()
         stack.push_async_callback(server.stop, 0.0)
         ticker = asyncio.create_task(_tick(late_s))
         stack.push_async_callback(_ended, ticker)
-        client.start()
-        stack.callback(client.join)
-        stack.callback(ours.send, False)
-        await asyncio.to_thread(ours.recv)
+        client = stack.enter_context(beside(_send, port, size, decides))
+        await asyncio.to_thread(client.recv)
         waits_s, replies_s = list[float](), list[float]()
         for _ in range(bodies):
             await asyncio.sleep(_PAUSE_S)
             late_s.clear()
-            ours.send(True)
-            took_s = await asyncio.to_thread(ours.recv)
+            client.send(None)
+            took_s = await asyncio.to_thread(client.recv)
             if took_s is None:
                 raise ProcessError(f"a body of {size} bytes was not routed: there is nothing to measure")
             replies_s.append(took_s)
@@ -163,7 +159,8 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 def _send(port: int, size: int, decides: bool, pipe: Connection) -> None:
-    asyncio.run(_send_when_told(port, size, decides, pipe))
+    with suppress(EOFError):  # whoever measures was killed
+        asyncio.run(_send_when_told(port, size, decides, pipe))
 
 
 async def _send_when_told(port: int, size: int, decides: bool, pipe: Connection) -> None:
@@ -175,7 +172,8 @@ async def _send_when_told(port: int, size: int, decides: bool, pipe: Connection)
     path = "/" + "/".join(wire.EXT_PROC_METHOD)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) as channel:
         pipe.send(0.0)
-        while await asyncio.to_thread(pipe.recv):
+        while True:
+            await asyncio.to_thread(pipe.recv)
             call = channel.stream_stream(path)()
             await call.write(headers)
             await call.read()

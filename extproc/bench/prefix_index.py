@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from resource import getpagesize
 
+from extproc.bench.beside import beside
 from extproc.core.prefixes.prefix import PrefixIndex
 
 CHAIN_BLOCKS = 512
@@ -51,18 +51,23 @@ class PrefixCosts:
 
 def prefix_costs(instances: int, entries: int, rounds: int) -> PrefixCosts:
     """Fill indexes of `entries` entries at that many instances; time `rounds` of each step."""
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as children:
-        memory = tuple(children.map(_memory, _SHAPES, [instances] * len(_SHAPES), [entries] * len(_SHAPES)))
+    memory = tuple(_memory(shape, instances, entries) for shape in _SHAPES)
     return PrefixCosts(instances, memory, tuple(_steps(instances, entries, rounds)))
 
 
 def _memory(shape: str, instances: int, entries: int) -> Memory:
+    with beside(_tell_memory, shape, instances, entries) as child:
+        memory: Memory = child.recv()
+    return memory
+
+
+def _tell_memory(shape: str, instances: int, entries: int, told: Connection) -> None:
     index, random = PrefixIndex(entries), Random(1)
     index.insert("first", _chain(random), CHAIN_BLOCKS)  # what the first use allocates is not an entry's
     index.forget("first")
     before_bytes = _resident_bytes()
     _fill(index, random, *_SHAPES[shape], instances, entries)
-    return Memory(shape, index.entries, (_resident_bytes() - before_bytes) / index.entries)
+    told.send(Memory(shape, index.entries, (_resident_bytes() - before_bytes) / index.entries))
 
 
 def _fill(index: PrefixIndex, random: Random, blocks: int, copies: int, instances: int, entries: int) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import os
 import random
 import resource
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -26,6 +25,7 @@ import grpc.aio
 import orjson
 
 from extproc.adapters import wire
+from extproc.bench.beside import beside
 from extproc.bench.envoy_messages import access_log, chosen, conversation, nothing_replies
 from extproc.bench.request_path import BODY_BYTES, _body, bench_instance, bench_router
 from extproc.bench.shell_steps import Step, shell_steps
@@ -185,20 +185,13 @@ class _Client:
 @contextmanager
 def _process(what: str, instances: int) -> Iterator[int]:
     """A server of that kind for as long as the context is open; its port."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(what, instances, theirs), daemon=True)
     own = dict(os.environ)
     if what != "floor":
         read_directly(os.environ)  # as `serve` does
-    process.start()
-    os.environ.clear()
-    os.environ.update(own)
-    try:
-        yield ours.recv()
-    finally:
-        ours.send(None)
-        process.join(10.0)
-        process.kill()
+    with beside(_serve, what, instances) as child:
+        os.environ.clear()
+        os.environ.update(own)
+        yield child.recv()
 
 
 def _serve(what: str, instances: int, control: Connection) -> None:
@@ -226,7 +219,7 @@ async def _floor(control: Connection) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     control.send(port)
-    await asyncio.to_thread(control.recv)
+    await _end_of_parent(control)
     await server.stop(0.0)
 
 
@@ -240,9 +233,15 @@ async def _whole(instances: int, control: Connection) -> None:
     gc.freeze()  # as `serve` does
     reports = asyncio.create_task(_reports(router, instances))
     control.send(port)
-    await asyncio.to_thread(control.recv)
+    await _end_of_parent(control)
     reports.cancel()
     await service.stop(0.0)
+
+
+async def _end_of_parent(control: Connection) -> None:
+    """Whoever measures kills this process when all is said; one that is killed itself leaves nobody behind."""
+    with suppress(EOFError):
+        await asyncio.to_thread(control.recv)
 
 
 def bench_shell(router: Router) -> Shell:

@@ -7,7 +7,6 @@ when it was booked is enough.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import secrets
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.redis_link import Link
+from extproc.bench.beside import beside
 from extproc.core.flight.ledger import Ledger
 from extproc.core.flight.work import OURS, Reservation
 
@@ -60,20 +60,13 @@ class _Watched(Ledger):
 async def visibility(url: str, rate_per_s: float, bookings: int) -> Visibility:
     """Book and release at a steady rate here, and watch from a process of its own. Raises RegistryError."""
     base = f"extproc:{{bench-{secrets.token_hex(4)}}}"  # apart from any real fleet on the same server
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    listener = context.Process(target=_listen, args=(url, base, theirs), daemon=True)
-    listener.start()
-    try:
+    with beside(_listen, url, base) as listener:
         async with Link(url) as link:
             await link.command("PING")
-            await asyncio.to_thread(_expect, ours)
+            await asyncio.to_thread(_expect, listener)
             cpu_share = await _book(link, base, rate_per_s, bookings)
-        ours.send("end")
-        late_s, listener_share = await asyncio.to_thread(_expect, ours)
-    finally:
-        listener.kill()
-        listener.join()
+        listener.send("end")
+        late_s, listener_share = await asyncio.to_thread(_expect, listener)
     late_s.sort()
     at = [
         late_s[min(len(late_s) - 1, int(share * len(late_s)))] if late_s else float("nan") for share in (0.5, 0.99, 1)

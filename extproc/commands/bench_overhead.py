@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from extproc.commands.numbers import count, seconds
+from extproc.commands.numbers import count, count_or_zero, seconds
 from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--streams",
-        type=int,
+        type=count_or_zero,
         metavar="N",
         help="hold so many requests open at once, of each size of --body-bytes or of 4 KiB, for the memory that each "
         "takes; 0: none (default: 1000, fewer of large bodies; with --quick 0)",
@@ -84,8 +84,6 @@ def run_overhead(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> Plan:
     from extproc.bench.overhead.plan import Wishes, plan, quick_plan
 
-    if args.streams is not None and args.streams < 0:
-        raise ConfigError("--streams must be 0 or more")
     wishes = Wishes(
         body_bytes=args.body_bytes or (),
         instances=args.instances or (),

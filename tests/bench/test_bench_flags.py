@@ -56,9 +56,11 @@ def test_more_workers_are_measured_on_as_many_cores_as_may_be_used(
 
 
 def test_fewer_streams_than_none_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
-    assert main(["bench", "--streams", "-1"]) == 2
-    assert capsys.readouterr().err == "extproc bench: --streams must be 0 or more\n"
+    """In one line, as for every other flag."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--streams", "-1"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "extproc bench: argument --streams: must be 0 or more; see extproc bench --help\n"
 
 
 def test_every_part_has_its_flags_and_every_flag_has_a_part() -> None:

@@ -1,0 +1,71 @@
+"""A measurement's second process: ended with it, by Ctrl-C too, and never with a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from extproc.bench.beside import beside
+
+PATIENT_S = 60.0
+
+_INTERRUPTED = """
+from multiprocessing.connection import Connection
+from extproc.bench.beside import beside
+from tests.bench.test_beside import tell_and_wait
+
+if __name__ == "__main__":
+    try:
+        with beside(tell_and_wait) as child:
+            print(child.recv(), flush=True)
+            child.recv()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def tell_and_wait(told: Connection) -> None:
+    told.send(os.getpid())
+    time.sleep(PATIENT_S)
+
+
+def fail(told: Connection) -> None:
+    told.send("begun")
+    os._exit(3)
+
+
+def test_it_ends_with_the_context() -> None:
+    """Whatever it does at that moment."""
+    with beside(tell_and_wait) as child:
+        process_id = child.recv()
+    assert not Path(f"/proc/{process_id}").exists()
+
+
+def test_one_that_fails_is_heard_of() -> None:
+    """A measurement that waited for it would wait for ever."""
+    with beside(fail) as child:
+        assert child.recv() == "begun"
+        with pytest.raises(EOFError):
+            child.recv()
+
+
+def test_control_c_ends_both_without_a_word(tmp_path: Path) -> None:
+    """It goes to all processes of a terminal."""
+    program = tmp_path / "measure.py"
+    program.write_text(_INTERRUPTED)
+    measuring = subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert measuring.stdout is not None
+    process_id = int(measuring.stdout.readline())
+    os.killpg(measuring.pid, signal.SIGINT)
+    said, complained = measuring.communicate(timeout=PATIENT_S)
+    assert (said, complained, measuring.returncode) == ("interrupted\n", "", 0)
+    assert not Path(f"/proc/{process_id}").exists()
