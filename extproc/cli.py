@@ -9,10 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from extproc import __version__
 from extproc.config_file.command_line import CONFIG, parse
+from extproc.config_file.faults import unknown
 from extproc.errors import ExtprocError
 
 # Each is a module of extproc.commands with HELP, EXAMPLE, add_arguments(parser) and run(args) -> exit status.
@@ -23,6 +24,7 @@ UNCONFIGURED = frozenset({"digest", "config"})  # nothing about them is worth wr
 SECTIONS = tuple(name for name in COMMANDS if name not in UNCONFIGURED | {"fleet"})
 """Commands whose flags may stand in the configuration file; `fleet` names the fleet there, for all of them."""
 
+_ALIKE = 0.75  # flags share `--` and many a word: what is less alike was not meant
 _CONFIG = (
     f"configuration; each flag may stand there, or in the environment (docs/settings.md) (default: {CONFIG}, else none)"
 )
@@ -32,6 +34,18 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line and status 2, as for every other error: the usage of most commands fills a screen."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def unrecognized(self, arguments: Sequence[str]) -> NoReturn:
+        """As an `error`: what nobody knows, and which flag may have been meant by the first of it."""
+        told = f"unrecognized arguments: {' '.join(arguments)}"
+        self.error(unknown(arguments[0].partition("=")[0], self._option_string_actions, told, alike=_ALIKE))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise as argparse does, but show an enumeration by its words, and the one that may be meant."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            told = f"invalid choice: {value!r} (choose from {', '.join(known)})"
+            raise argparse.ArgumentError(action, unknown(str(value), known, told))
 
 
 def _module(name: str) -> ModuleType:
@@ -66,21 +80,21 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         return build_parser().parse_args(arguments)
     parser = command_parser(name)
     if name in UNCONFIGURED:
-        args, unknown = parser.parse_known_args(arguments[1:])
+        args, rest = parser.parse_known_args(arguments[1:])
     else:
-        args, unknown = parse(name, parser, arguments[1:], commands=SECTIONS, as_service=as_service(name))
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args, rest = parse(name, parser, arguments[1:], commands=SECTIONS, as_service=as_service(name))
+    if rest:
+        parser.unrecognized(rest)
     args.command, args.arguments = name, tuple(arguments)
     return args
 
 
-def command_parser(name: str) -> argparse.ArgumentParser:
+def command_parser(name: str) -> _Parser:
     """The parser of what follows a command's name."""
     subcommands = next(
         action for action in build_parser([name])._actions if isinstance(action, argparse._SubParsersAction)
     )
-    parser: argparse.ArgumentParser = subcommands.choices[name]
+    parser: _Parser = subcommands.choices[name]
     return parser
 
 
@@ -96,7 +110,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 is success, 1 a negative answer, 2 an error that the person can mend."""
+    """Run the command line; 0 is success, 1 a negative answer, 2 an error that the person can mend.
+
+    As of what a signal has ended: 130 after Ctrl-C, 141 if whoever read our output has seen enough.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)
@@ -105,6 +122,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever reads our output has seen enough, such as `head`
+    except BrokenPipeError:  # such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 141

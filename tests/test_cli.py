@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -155,6 +156,44 @@ def test_an_unknown_flag_is_told_in_the_name_of_its_command(capsys: pytest.Captu
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert told == "extproc engine: unrecognized arguments: --listen 127.0.0.1:8000; see extproc engine --help\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            "agent --backend http://x:1 --hardwre h100",
+            "unrecognized arguments: --hardwre h100; did you mean --hardware?",
+        ),
+        ("config show serve --drain_s=3", "unrecognized arguments: --drain_s=3; did you mean --drain-s?"),
+        ("flee", "did you mean fleet?"),
+        ("agent --backend http://x:1 --engine vlm", "did you mean vllm?"),
+        ("serve --log-level inf", "'inf' (choose from debug, info, warning, error); did you mean info?"),
+        ("agent --backend http://x:1 --role half", "'half' is not one of both, prefill, decode"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_with_what_may_have_been_meant(
+    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the words that the command line knows, not as Python shows an enumeration."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments.split())
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said.splitlines()) == 1
+    assert "<" not in said
+
+
+@pytest.mark.parametrize("arguments", ["config reference", "simulate --list", "envoy-config --backend a=10.0.0.1:80"])
+def test_a_reader_that_has_seen_enough_is_no_negative_answer(arguments: str) -> None:
+    """The status is that of a program which the closed pipe has ended, and nothing is said."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "extproc", *arguments.split()]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_python_dash_m_and_the_command_are_the_same() -> None:

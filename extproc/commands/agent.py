@@ -105,7 +105,7 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--zone", "zone it runs in")
     add("--price-per-hour", "of the whole instance, in your currency", type=float, metavar="X")
     add("--network-limit-bytes-s", "what its machine's network can carry, both directions", type=float, metavar="B/S")
-    add("--role", "half of a request that it takes (default: both)", type=Role, choices=tuple(Role))
+    add("--role", "half of a request that it takes (default: both)", type=_role, choices=tuple(Role))
     add("--kv-domain", "name that instances share which can hand KV blocks to each other", metavar="NAME")
     add("--kv-bytes-per-token", "of its KV cache, over all layers and GPUs", type=int, metavar="BYTES")
     add("--kv-transfer-bytes-s", "rate of handing KV blocks over (default: the fabric's)", type=float, metavar="B/S")
@@ -115,6 +115,13 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     add("--lora-load-s", "seconds to load a LoRA adapter into the GPU (default: learned)", type=float, metavar="S")
     add("--model", "model that it loads, to expect its start's end while it lists none", metavar="NAME")
     add("--storage", "where its weights come from, such as nvme or s3: starts are learned apart", metavar="NAME")
+
+
+def _role(text: str) -> Role:
+    try:
+        return Role(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(Role)}") from None
 
 
 def _add_kv_events(parser: argparse.ArgumentParser) -> None:

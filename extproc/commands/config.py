@@ -103,9 +103,9 @@ def _show(args: argparse.Namespace) -> int:
         raise ConfigError(f"there is no command {args.of!r} with settings; those with: {', '.join(SECTIONS)}")
     parser = command_parser(args.of)
     given: Sequence[str] = args.flags if args.config is None else ("--config", str(args.config), *args.flags)
-    parsed, unknown = parse(args.of, parser, given, commands=SECTIONS, as_service=as_service(args.of))
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    parsed, rest = parse(args.of, parser, given, commands=SECTIONS, as_service=as_service(args.of))
+    if rest:
+        parser.unrecognized(rest)
     rows = [
         (flag.key, shown(flag.name, getattr(parsed, flag.dest, None)), parsed.sources[flag.dest])
         for flag in flags_of(args.of, parser, as_service(args.of))

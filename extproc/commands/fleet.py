@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 HELP = "show the live fleet; drain, resume or remove an instance"
 EXAMPLE = "extproc fleet --watch\n  extproc fleet drain gpu-0"
 
+_CLEAR = "\x1b[H\x1b[2J"
 _HEAD = ("ID", "LIFECYCLE", "MODELS", "HARDWARE", "RUNNING", "WAITING", "KV", "HOST", "PRICE/H", "AGE")
 _NUMBERS = ("RUNNING", "WAITING", "KV", "PRICE/H", "AGE")  # these columns stand to the right
 _OPTIONAL = ("HOST", "PRICE/H")  # shown if any instance tells
@@ -133,18 +136,26 @@ async def _watch(args: argparse.Namespace) -> int:
     async with Registry(redis_settings(args), args.fleet) as registry:
         fleet.resync(await registry.state(), time.monotonic())  # an unreachable server is an error here
         following = asyncio.create_task(registry.watch(fleet))
-        clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() and not args.json else ""
         try:
             while True:
-                print(clear + (_as_json(fleet) if args.json else _as_table(fleet, args.fleet)), flush=True)
                 silent_s = time.monotonic() - fleet.contact_at_s
-                if silent_s > 2 and not args.json:
-                    print(f"the registry has been silent for {silent_s:.0f} s; this is its last word", flush=True)
+                size = shutil.get_terminal_size() if sys.stdout.isatty() else None
+                print(_as_json(fleet) if args.json else _watched(fleet, args.fleet, silent_s, size), flush=True)
                 await asyncio.sleep(1)
-        except BrokenPipeError:
-            return 0
         finally:
             following.cancel()
+
+
+def _watched(fleet: Fleet, name: str, silent_s: float, size: os.terminal_size | None) -> str:
+    """The table, and if that is old the age of the registry's last word; of a terminal's size, as much as fits."""
+    lines = _as_table(fleet, name).splitlines()
+    told = [f"the registry has been silent for {silent_s:.0f} s; this is its last word"] if silent_s > 2 else []
+    if size is None:
+        return "\n".join(lines + told)
+    room = max(2, size.lines - 1 - len(told))
+    if len(lines) > room:
+        lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
+    return _CLEAR + "\n".join(line[: size.columns] for line in lines + told)
 
 
 def _sorted(fleet: Fleet) -> list[Member]:

@@ -36,9 +36,9 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def unknown(name: str, known: Iterable[str], what: str = "unknown key") -> str:
-    """That there is no such key, and which one may have been meant."""
-    near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+def unknown(name: str, known: Iterable[str], what: str = "unknown key", alike: float = 0.6) -> str:
+    """That there is no such key, and which one may have been meant: one whose ratio to it is `alike` or more."""
+    near = get_close_matches(name, sorted(known), n=1, cutoff=alike)
     return f"{what}; did you mean {near[0]}?" if near else what
 
 

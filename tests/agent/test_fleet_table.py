@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import msgspec
 
-from extproc.commands.fleet import _as_json, _as_table
+from extproc.commands.fleet import _CLEAR, _as_json, _as_table, _watched
 from extproc.core.fleet.fleet import Fleet, Record, State
 from extproc.core.values.instance import Host, Instance, Lifecycle, Load, Totals
 
@@ -76,3 +77,16 @@ def test_what_an_engine_has_counted_stands_in_the_json() -> None:
     counted = msgspec.structs.replace(RICH, totals=Totals(requests=7, output_tokens=900))
     [row] = json.loads(_as_json(fleet(counted)))
     assert row["totals"] == {"requests": 7, "prompt_tokens": None, "output_tokens": 900, "cached_tokens": None}
+
+
+def test_a_watched_table_is_cut_to_the_terminal_and_told_whole_elsewhere() -> None:
+    """Lines that wrap, or scroll the head away, would make a table that comes each second unreadable."""
+    instances = fleet(*(msgspec.structs.replace(PLAIN, id=f"gpu-{number}") for number in range(9)))
+    whole = _as_table(instances, "default")
+    assert _watched(instances, "default", 0.0, None) == whole
+    lines = _watched(instances, "default", 3.0, os.terminal_size((30, 6))).removeprefix(_CLEAR).splitlines()
+    assert lines == [
+        *(line[:30] for line in whole.splitlines()[:3]),
+        "… and 7 more",
+        "the registry has been silent for 3 s; this is its last word"[:30],
+    ]

@@ -49,6 +49,12 @@ def test_commands_stand_in_fences() -> None:
     assert {name: found for name, text in outside.items() if (found := indented.findall(text))} == {}
 
 
+def test_the_page_of_commands_has_a_row_for_each() -> None:
+    """Whoever looks for what there is finds all of it."""
+    page = (ROOT / "docs/commands.md").read_text()
+    assert [name for name in COMMANDS if f"\n| `extproc {name}` |" not in page] == []
+
+
 OURS = [one for one in ALL if bare(one).startswith("extproc ")]
 RUN = [one for one in ALL if way(one) is Way.RUN]
 # The first of each page every time, the others with patience: to build Envoy's configuration takes a fifth of a second.
