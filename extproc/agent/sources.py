@@ -13,13 +13,19 @@ from urllib.parse import urlsplit
 import msgspec
 
 from extproc.adapters import yaml_files
+from extproc.adapters.engines.mapping import EngineMap
 from extproc.agent.backend import Backend, check
+from extproc.config_file import typed_file
+from extproc.config_file.shape import faults_of
 from extproc.errors import ConfigError
 from extproc.named_files import stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from extproc.adapters.yaml_files import Node
+    from extproc.config_file.faults import Fault
 
     Resolve = Callable[[str], Awaitable[set[str]]]
 
@@ -76,13 +82,22 @@ class BackendsFile:
         return self._backends if fresh else None
 
     def _load(self) -> list[Backend]:
-        entries = yaml_files.load(self._path, list[dict[str, Any]])
-        try:
-            backends = msgspec.convert([{**self._common, **entry} for entry in entries], list[Backend])
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{self._path}: {error}") from error
+        node = yaml_files.read(self._path)
+        typed_file.refuse(self._path, [*faults_of(node, list[Backend]), *_mapping_faults(node)])
+        if not node.value:
+            raise ConfigError(f"{self._path}: no backend is given: each is an item with a url")
+        entries = [{**self._common, **entry} for entry in node.value]
+        backends = typed_file.convert(self._path, entries, list[Backend])
         check(backends)
         return backends
+
+
+def _mapping_faults(node: Node) -> Iterator[Fault]:
+    """Of engines that entries describe by a mapping."""
+    for number, entry in enumerate(node.items):
+        engine = entry.entries.get("engine")
+        if engine is not None and isinstance(engine.value, dict):
+            yield from faults_of(engine, EngineMap, f"[{number}].engine")
 
 
 class DnsName:

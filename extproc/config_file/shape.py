@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -93,12 +93,14 @@ def _word(one: Any) -> str:
     origin = get_origin(one)
     if origin in _LISTS:
         inner = get_args(one)
-        many = "a list" if Ellipsis in inner or origin is frozenset else f"a list of {len(inner)}"
+        many = f"a list of {len(inner)}" if origin is tuple and Ellipsis not in inner else "a list"
         return f"{many}, each {_word(parts(inner[0])[0])}"
     if origin in (dict, Mapping) or (isinstance(one, type) and issubclass(one, msgspec.Struct)):
         return "a mapping"
     if isinstance(one, type) and issubclass(one, Enum):
         return "one of " + ", ".join(str(each.value) for each in one)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, get_args(one)))
     return _WORDS.get(one, str(one))
 
 

@@ -5,9 +5,10 @@ In the place of such a file, the list that `extproc fleet --json` prints is read
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from extproc.adapters import yaml_files
+from extproc.adapters.yaml_files import read as read_yaml
+from extproc.config_file.typed_file import convert, typed
 from extproc.core.values.instance import Instance
 from extproc.errors import ConfigError
 from extproc.sim.fleet.checks import check
@@ -18,8 +19,6 @@ from extproc.sim.fleet.spec import FleetSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SHAPES: Any = FleetFile | list[Instance]
-
 
 def read(path: Path, *, like: str = "") -> FleetSpec:
     """Read a fleet file, or a list of live records.
@@ -27,7 +26,10 @@ def read(path: Path, *, like: str = "") -> FleetSpec:
     `like` names a model whose step times stand for all, in live records only. Raises ConfigError, with one line that
     names file and place, if it cannot be read or simulated.
     """
-    content: FleetFile | list[Instance] = yaml_files.load(path, _SHAPES)
+    node = read_yaml(path)
+    live = isinstance(node.value, list)
+    # Records hold more than is needed here; what a person writes is held against what there may be.
+    content = convert(path, node.value, list[Instance]) if live else typed(path, node, FleetFile)
     try:
         if isinstance(content, list):
             return from_registry(content, path.stem, like=like)
