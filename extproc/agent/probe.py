@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from extproc.adapters.engines.reading import MalformedPageError, Reading
 from extproc.adapters.http_client import Answer, Failure, FailureKind
 from extproc.agent.lifecycle import Probe, Sight
+from extproc.agent.untold import why_untold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found. `load_told` is False if the load in `reading` is missing for a passing reason."""
+    """What one look found.
+
+    `load_told` is False if the load in `reading` is missing for a passing reason; `untold` says why it is missing for
+    another one, if it is known.
+    """
 
     probe: Probe
     reading: Reading
     load_told: bool
+    untold: str
 
 
 async def look(backend: Backend, engine: Engine, client: HttpClient) -> Look:
@@ -37,7 +43,8 @@ async def look(backend: Backend, engine: Engine, client: HttpClient) -> Look:
     reading, trouble = _read(engine, pages)
     sight, seen = _sight(answers, reading)
     probe = Probe(sight, seen or trouble, reading.started, reading.work_done)
-    return Look(probe, reading, load_told=isinstance(answers["metrics"], Answer))
+    untold = why_untold(engine, answers["metrics"], reading.load) if sight is Sight.SERVING else ""
+    return Look(probe, reading, load_told=isinstance(answers["metrics"], Answer), untold=untold)
 
 
 def _read(engine: Engine, pages: Mapping[str, bytes]) -> tuple[Reading, str]:

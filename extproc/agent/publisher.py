@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from extproc.agent.settings import AgentSettings
     from extproc.agent.starts_file import StartsFile
 
+_LOOKS = 3  # without a load that should be there, until that is told
 _YEAR_2001_S = 1e9  # what is less is no time of day
 
 log = logging.getLogger("extproc.agent")
@@ -91,6 +92,8 @@ class Publisher:
         self._load_at_s: float | None = None
         self._told: Standing | None = None
         self._trouble = ""
+        self._untold = ""  # why there is no load, as it was logged last
+        self._untold_looks = 0  # in a row
         self._leaving = asyncio.Event()
         self._ending = Ending.STAY
 
@@ -176,6 +179,7 @@ class Publisher:
             self._load_at_s = time.monotonic()
             self._limit.observe(self._facts.load)
         self._learn_start(seen, standing)
+        self._tell_untold(seen.untold)
 
     def _learn_start(self, seen: Look, standing: Standing) -> None:
         around, now_s = self._around, time.time()
@@ -236,6 +240,13 @@ class Publisher:
         if told is None or (told.lifecycle, told.incarnation) != (standing.lifecycle, standing.incarnation):
             reason = f" ({standing.reason})" if standing.reason else ""
             log.info("%s is %s%s, incarnation %s", self.backend.name, standing.lifecycle, reason, standing.incarnation)
+
+    def _tell_untold(self, why: str) -> None:
+        """Log why the load is not known, once it was so in several looks: an engine that starts may answer anything."""
+        self._untold_looks = self._untold_looks + 1 if why else 0
+        if self._untold_looks == _LOOKS and why != self._untold:
+            log.warning("%s: its load is not known; routers see only what they send there: %s", self.backend.name, why)
+            self._untold = why
 
     def _complain(self, trouble: str) -> None:
         """Log a trouble when it begins and when it is over, not every period."""
