@@ -10,6 +10,8 @@ from extproc.observe.settings import DECISIONS
 from extproc.stream.exchange import Exchange
 from extproc.stream.messages import Reply
 
+_DIGITS = 6  # of seconds, to the microsecond
+
 log = logging.getLogger(DECISIONS)
 
 
@@ -25,4 +27,6 @@ class DecisionLog:
         chosen = self._share >= 1.0 or (bool(name) and drawn(name, self._share))
         level = logging.INFO if chosen else logging.DEBUG
         if log.isEnabledFor(level):
-            log.log(level, "decided", extra=decided(exchange, reply) | {"took_s": round(took_s, 6)})
+            told = decided(exchange, reply) | {"took_s": took_s}
+            rounded = {name: round(each, _DIGITS) if isinstance(each, float) else each for name, each in told.items()}
+            log.log(level, "decided", extra=rounded)

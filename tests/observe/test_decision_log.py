@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,8 @@ from extproc.stream.messages import PassOn, RequestHeaders, RouteTo
 from extproc.stream.rules import Rules
 from tests.core.builders import features, instance, router
 from tests.observe.test_records import ask, fleet
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,24 @@ def test_the_second_best_of_a_pair_is_told_though_no_retry_goes_there() -> None:
     told = decided(exchange, RouteTo("", (), features()))
     assert (told["instance"], told["partner"], told["second.instance"]) == ("d", "p", "slow")
     assert float(told["second.total_s"]) > float(told["cost.total_s"])
+
+
+def test_a_line_has_the_fields_that_the_documentation_shows_and_no_more_digits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In that order: whoever writes a filter by the page finds them. Seconds end at the microsecond."""
+    caplog.set_level(logging.INFO, logger=DECISIONS)
+    exchange = ask(router(*(instance(name) for name in ("a", "b", "c"))), "r")
+    DecisionLog(1.0).replied(exchange, RouteTo("", (), features()), 1 / 3)
+    (line,) = (vars(record) for record in caplog.records)
+    shown = re.search(r"decided (reply=.*?)\n```", (ROOT / "docs/logs.md").read_text(), re.S)
+    assert shown is not None
+    names = [word.partition("=")[0] for word in shown.group(1).split() if "=" in word]
+    assert [name for name in names if name not in line and name != "trace_request_id"] == []
+    told = [name for name in line if name in names]
+    assert told == [name for name in names if name in told]
+    assert [name for name, each in line.items() if name.endswith("_s") and each != round(each, 6)] == []
+    assert line["took_s"] == 0.333333
 
 
 def test_what_has_no_id_is_told_only_where_all_are(caplog: pytest.LogCaptureFixture) -> None:
