@@ -67,9 +67,9 @@ _TWO_DEVIATIONS = 2.5  # in mean absolute errors, which are 0.8 deviations of a 
 class RequestClass(StrEnum):
     """What a request's owner waits for."""
 
-    INTERACTIVE = "interactive"  # somebody watches: the first token counts
+    INTERACTIVE = "interactive"  # somebody watches: waiting before the first token and after it weighs alike
     LONG_CONTEXT = "long_context"  # SLOs of its own; its room and its prefill are seconds in anybody's cost
-    BATCH = "batch"  # nobody waits: throughput and money count
+    BATCH = "batch"  # nobody watches: its own waiting weighs half as much
 
 
 LONG_CONTEXT_TOKENS = 16_000  # prompts from here on are of the class long_context
