@@ -242,6 +242,9 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         given_facts["kv_events"] = KvEvents(
             endpoint=args.kv_events, replay_endpoint=args.kv_replay, topic=args.kv_topic, bind=args.kv_bind
         )
+    elif idle := [name for name in ("kv_replay", "kv_topic", "kv_bind") if getattr(args, name)]:
+        flag = f"--{idle[0].replace('_', '-')}"
+        raise ConfigError(f"{flag} means nothing without --kv-events, where the events themselves come from")
     if "tags" in given_facts:
         pairs = [tag.partition("=") for tag in given_facts["tags"]]
         if wrong := [f"{key}{sign}{value}" for key, sign, value in pairs if not key or not sign]:

@@ -121,6 +121,7 @@ def test_a_url_that_cannot_be_read_is_one_line_and_status_2(capsys: pytest.Captu
         (["--kv-bytes-per-token", "0"], "kv_bytes_per_token must be at least 1, not 0"),
         (["--tag", "team"], "--tag 'team' is not KEY=VALUE"),
         (["--id", "a b"], "is not a name"),
+        (["--kv-replay", "tcp://x:3"], "--kv-replay means nothing without --kv-events"),
         (["--backend", "http://x:2", "--id", "a"], "--id and --address name one backend"),
     ],
 )
