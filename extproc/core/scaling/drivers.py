@@ -76,10 +76,9 @@ def by_load(context: Context) -> Call | None:
     need = max(context.load / context.busiest, _HARDLY)
     if context.capacity_rps is None:
         return Call(Signal.LOAD, need, "no requests counted yet, and the group is not idle")
-    rate = f", {context.load * context.capacity_rps:.3g} requests/s"
-    return Call(
-        Signal.LOAD, need, f"load {context.load:.2f} instances{rate}, to fill {context.busiest:.0%} of what they carry"
-    )
+    why = f"load {context.load:.2f} instances, {context.load * context.capacity_rps:.3g} requests/s, "
+    fills = f"to fill {context.busiest:.0%} of what they carry"
+    return Call(Signal.LOAD, need, why + (fills if need > _HARDLY else "and the group is not idle"))
 
 
 def by_forecast(context: Context) -> Call | None:

@@ -41,7 +41,10 @@ def test_load_calls_for_room_beside_it() -> None:
 
 def test_hardly_any_load_still_calls_for_an_instance() -> None:
     """Until the group is idle somebody may ask again, and a start takes its time."""
-    assert 0.0 < need(Signal.LOAD, load=0.0, quiet_s=100.0, idle_s=900.0) < 1.0
+    call = called(Signal.LOAD, load=0.0, quiet_s=100.0, idle_s=900.0)
+    assert call is not None
+    assert 0.0 < call.need < 1.0
+    assert call.why == "load 0.00 instances, 0 requests/s, and the group is not idle", "no word of what it would fill"
 
 
 def test_the_forecast_calls_for_what_is_planned_within_a_cold_start() -> None:
