@@ -160,7 +160,8 @@ def _typed(options: dict[str, str], text: str, special: dict[str, _Number]) -> d
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:
-            raise ConfigError(f"{text!r} has no option {name!r}: {', '.join(known)} are known")
+            source = text.partition("?")[0]  # what follows may be of other flags
+            raise ConfigError(f"{source!r} has no option {name!r}: {', '.join(known)} are known")
         try:
             values[name] = known[name](value)
         except ValueError:

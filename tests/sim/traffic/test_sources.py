@@ -104,7 +104,7 @@ def test_a_mix_has_parts_with_shares(tmp_path: Path) -> None:
         ("mooncake", "no traffic is named 'mooncake'"),
         ("mooncake:/nowhere", "cannot read /nowhere"),
         ("chat?apps", "options are written as in"),
-        ("chat?documents=3", "has no option 'documents': requests, seed, requests_s, apps are known"),
+        ("chat?documents=3&seed=1", "'chat' has no option 'documents': requests, seed, requests_s, apps are known"),
         ("batch?apps=3", "has no option 'apps'"),
         ("chat?requests=many", "'requests' must be a number, and is 'many'"),
         ("chat?requests=0", "'requests' must be above 0"),
