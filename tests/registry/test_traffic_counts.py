@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,12 @@ async def test_the_operator_is_shown_what_was_counted(server: RedisServer, capsy
         shown = json.loads(capsys.readouterr().out)
         assert shown["routers"] == 1
         assert shown["models"]["m"] == asdict(counts) | {"held": 3}
+
+
+def test_the_page_of_the_registry_names_the_numbers_in_the_order_in_which_they_are_written() -> None:
+    """Whoever reads them in Redis has nothing else to tell them apart."""
+    page = (Path(__file__).parents[2] / "docs/registry-schema.md").read_text()
+    part = page.partition("## What routers count")[2].partition("\n## ")[0]
+    heads = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
+    told = [name for head in heads for name in re.findall(r"`(\w+)`", head)]
+    assert told == [each.name for each in fields(Counts)]
