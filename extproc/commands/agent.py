@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ HELP = "publish the state of one backend, or of many, to Redis"
 EXAMPLE = """extproc agent --backend http://127.0.0.1:8000 --id gpu-0 --hardware h100_sxm --tensor-parallel 2
   extproc agent --backends backends.yaml
   extproc agent --backends-dns http://vllm.models.svc:8000 --hardware h100_sxm"""
+
+log = logging.getLogger("extproc.agent")
 
 _FOR_ONE = ("id", "address")
 # All that the parser refuses of a file that can be read: neither that nor the command line names one any more.
@@ -225,6 +228,7 @@ async def _run(told: _Told, args: argparse.Namespace) -> None:
         tasks.append(begin("settings", news.run(lambda new: orders.take(new.source, new.settings))))
     try:
         async with Registry(redis_settings(args), args.fleet) as registry:
+            log.info("publishing to fleet %s in Redis at %s", args.fleet, registry.link.where)
             await run_agent(orders, registry, stopping)
     finally:
         await end(tasks)

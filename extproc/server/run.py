@@ -108,6 +108,8 @@ async def _opened(parts: Parts, tasks: list[asyncio.Task[Any]], stop: asyncio.Ev
     warm_up(parts.router, parts.live.rules)
     await service.start()
     tasks.append(begin("ladder", parts.ladder.run()))
+    known = len(parts.router.fleet.members())
+    log.info("fleet %s in Redis at %s, instances: %d", settings.fleet, parts.registry.link.where, known)
     log.info("serving ext_proc on %s, pages on %s", told(settings.listen, port), told(settings.pages, pages_port))
     return port
 

@@ -152,6 +152,7 @@ async def test_a_list_is_left_alone_on_sigterm_unless_it_is_asked_for(
         for switch in ([], ["--drain-on-stop"]):
             told = await stopped_agent(server, ["--backends", str(file), *switch])
             assert told.count("has no profile") == 1
+            assert f"publishing to fleet default in Redis at 127.0.0.1:{server.port}" in told
             assert "known: a100_sxm, h100_sxm, h200_sxm, l40s" in told
             async with Registry(server.url) as registry:
                 lifecycles += [record.instance.lifecycle for record in (await registry.state()).records]

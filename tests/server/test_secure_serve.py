@@ -25,6 +25,7 @@ async def test_it_listens_on_sockets_with_tls_and_tells_when_its_certificate_end
         flags += ["--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--socket-mode", "0600"]
         child = await processes.start_extproc("serve", "serve", "--redis-url", "redis://127.0.0.1:1/0", *flags)
         await wait_for_line(child, r"serving ext_proc on unix:\S+, pages on unix:\S+", 60.0)
+        assert "fleet default in Redis at 127.0.0.1:1, instances: 0" in child.output()
         assert [path.stat().st_mode & 0o777 for path in (grpc_socket, pages)] == [0o600, 0o600]
         async with ClientSession(connector=UnixConnector(str(pages))) as session:
 
