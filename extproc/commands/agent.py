@@ -31,7 +31,7 @@ from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Role
 from extproc.errors import ConfigError
-from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.tasks import Stop, begin, end
 
 if TYPE_CHECKING:
     from extproc.agent.sources import Source
@@ -220,7 +220,7 @@ def in_force(old: _Told, new: _Told) -> tuple[_Told, tuple[str, ...]]:
 
 
 async def _run(told: _Told, args: argparse.Namespace) -> None:
-    stopping, orders = told_to_stop(), Orders(told.source, told.settings)
+    stopping, orders = Stop(), Orders(told.source, told.settings)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, orders.changed.set)
     tasks = []
     news = reloading(args, told, _told, in_force, "extproc.agent", _NO_BACKEND)

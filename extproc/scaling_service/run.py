@@ -41,7 +41,7 @@ from extproc.scaling_service.word import Word
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
 from extproc.server.external_scaler import ExternalScaler
-from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.tasks import Stop, begin, end
 
 _WEBHOOK_TIMEOUT_S = 5.0
 _WEBHOOK_BUDGET_S = 15.0  # of all attempts at one message: after that it holds something new
@@ -97,7 +97,7 @@ async def run_autoscale(settings: AutoscaleSettings, news: Reload[AutoscaleSetti
 
     `news` has other settings while it serves.
     """
-    stop = told_to_stop()
+    stop = Stop()
     if settings.keda is not None and settings.acts:
         log.warning(_TWO_HANDS)
     async with _made(settings) as made:

@@ -27,7 +27,7 @@ from extproc.server.parts import Parts
 from extproc.server.prefix_keeper import PrefixKeeper
 from extproc.server.reload import News
 from extproc.server.service import Service
-from extproc.server.tasks import begin, beside, end, told_to_stop
+from extproc.server.tasks import Stop, begin, beside, end
 from extproc.server.telling import telling
 from extproc.server.traffic_keeper import TrafficKeeper
 from extproc.server.views import held_by_model
@@ -49,7 +49,7 @@ async def serve(
     `serves` is told the port, 0 of a socket, once requests may come. `news` has other settings while it serves.
     """
     see_free(settings.listen, pages=settings.pages)  # before anything begins that would have to be ended for it
-    stop = told_to_stop()
+    stop = Stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     tokenizers = await asyncio.to_thread(Tokenizers.load, settings.tokenizers, settings.count_budget_s)
     parts = Parts(settings, tokenizers, certificates)
@@ -58,7 +58,7 @@ async def serve(
         try:
             serves(await _opened(parts, tasks, stop))
             await stop.wait()
-            await _drain(parts.service, parts.live.settings.drain_s)
+            await _drain(parts.service, parts.live.settings.drain_s, stop.at_once)
         finally:
             await _end(parts, tasks)
 
@@ -177,8 +177,8 @@ async def first_state(
         log.warning("Redis is slow: what engines hold is not yet known; serving without")
 
 
-async def _drain(service: Service, drain_s: float) -> None:
-    log.info("draining for up to %g s", drain_s)
+async def _drain(service: Service, drain_s: float, at_once: asyncio.Event) -> None:
+    log.info("draining for up to %g s; Ctrl-C ends that", drain_s)
     await service.drain()
     await asyncio.sleep(min(_HEALTH_LAG_S, drain_s))
-    await service.stop(drain_s)
+    await service.stop(drain_s, at_once)

@@ -108,15 +108,16 @@ class Service:
         for name in _HEALTH_NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, at_once: asyncio.Event | None = None) -> None:
         """Take no new requests, give running ones `grace_s` to end, refuse who is held then, and end everything.
 
-        Envoy's access-log stream would never end by itself, so it is not waited for.
+        `at_once` ends the grace. Envoy's access-log stream would never end by itself, so it is not waited for.
         """
         self._ext_proc.leave()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._ext_proc.idle.wait()
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._ext_proc.idle, at_once) if event is not None]
+        await asyncio.wait(ends, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         await self._ext_proc.refuse_held(_GOODBYE_S)
         self._ext_proc.end()
         with suppress(TimeoutError):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+_TWICE_S = 0.5  # between two of Ctrl-C; what starts us may hand on the one that the terminal has sent us already
 
 log = logging.getLogger("extproc.serve")
 
@@ -42,9 +45,23 @@ async def beside(name: str, work: Coroutine[Any, Any, Any]) -> AsyncIterator[Non
         await end([task])
 
 
-def told_to_stop() -> asyncio.Event:
-    """Set once this process gets SIGTERM or SIGINT, which end it no more from now on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
+class Stop(asyncio.Event):
+    """Set once this process gets SIGTERM or SIGINT, which end it no more from now on.
+
+    `at_once` is set by a Ctrl-C after that: whoever sits at the terminal will not wait for the end in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = asyncio.Event()
+        self._interrupted_at_s = -math.inf
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._take, number)
+
+    def _take(self, number: signal.Signals) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if number is signal.SIGINT:
+            if self.is_set() and now_s - self._interrupted_at_s >= _TWICE_S:
+                self.at_once.set()
+            self._interrupted_at_s = now_s
+        self.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from extproc.errors import ConfigError, ProcessError
 from extproc.observe.config_metrics import ConfigCollector
 from extproc.server.binding import see_free
 from extproc.server.reload import News
-from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.tasks import Stop, begin, end
 from extproc.server.worker_pages import WorkerPages
 from extproc.server.worker_words import CANNOT, SERVES, told
 
@@ -110,6 +111,11 @@ class Worker:
                 process.kill()
             await process.wait()
 
+    def hurry(self) -> None:
+        """End the drain of a process that was told to end."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGINT)
+
     async def _live(self) -> int:
         """The life of one process; returns its exit status, below 0 if a signal ended it."""
         self._served_at_s, self._said = None, ""
@@ -179,7 +185,7 @@ async def supervise(settings: ServeSettings, news: News | None = None) -> None:
             f"{settings.workers} workers would take the address of --metrics-listen, {_text(settings.pages)}"
         )
     see_free(*doors)  # before any process begins: one that serves already would have to be drained for the last one
-    stop = told_to_stop()
+    stop = Stop()
     with tempfile.TemporaryDirectory(prefix="extproc-") as folder:  # for this user alone: mode 0700
         group = secrets.token_hex(2)
         workers = [
@@ -197,7 +203,7 @@ def _text(where: Endpoint) -> str:
     return str(where) if isinstance(where, UnixSocket) else f"{where[0]}:{where[1]}"
 
 
-async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: asyncio.Event, news: News | None) -> None:
+async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: Stop, news: News | None) -> None:
     def take(new: ServeSettings) -> None:
         nonlocal settings
         settings = new
@@ -208,6 +214,7 @@ async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: as
     async with WorkerPages(workers, () if counts is None else (ConfigCollector(counts),)) as pages:
         pages_port = await pages.start(settings.pages, settings.access)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(worker.run()) for worker in workers]
+        tasks.append(asyncio.create_task(_hurry(workers, stop)))
         if news is not None:
             tasks.append(begin("settings", news.run(take)))
         try:
@@ -216,10 +223,16 @@ async def _serve_by(workers: Sequence[Worker], settings: ServeSettings, stop: as
                 where = settings.pages if isinstance(settings.pages, UnixSocket) else f"port {pages_port}"
                 log.info("%d workers serve ext_proc on %s; pages on %s", len(workers), doors, where)
                 await stop.wait()
-                log.info("%d workers drain for up to %g s", len(workers), settings.drain_s)
+                log.info("%d workers drain for up to %g s; Ctrl-C ends that", len(workers), settings.drain_s)
         finally:
             await asyncio.gather(*(worker.end(settings.drain_s + GOODBYE_S) for worker in workers))
             await end(tasks)
+
+
+async def _hurry(workers: Sequence[Worker], stop: Stop) -> None:
+    await stop.at_once.wait()
+    for worker in workers:
+        worker.hurry()
 
 
 async def _all_serve(workers: Sequence[Worker], stop: asyncio.Event) -> bool:

@@ -20,7 +20,7 @@ from extproc.errors import ConfigError
 from extproc.observe.xds_metrics import XdsMetrics
 from extproc.server.binding import told
 from extproc.server.certificates import Certificates
-from extproc.server.tasks import begin, end, told_to_stop
+from extproc.server.tasks import Stop, begin, end
 from extproc.server.xds_files import FilePublisher
 from extproc.server.xds_keeper import SETTLE_S, Keeper, Publisher
 from extproc.server.xds_pages import Pages, gauges, status
@@ -52,7 +52,7 @@ async def run_xds(settings: XdsSettings) -> None:
 
     Raises ConfigError if an address cannot be listened on, or the directory cannot be written to.
     """
-    stop = told_to_stop()
+    stop = Stop()
     certificates = Certificates(settings.tls) if settings.tls else None
     gate = Gate(settings.destinations)
     fleet = Fleet()
