@@ -18,6 +18,7 @@ import orjson
 
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.addresses import UnixSocket
+from extproc.commands.numbers import seconds
 from extproc.commands.pages import pages_at
 from extproc.commands.top_view import SORTS, screen
 from extproc.config import ServeSettings
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     parser.add_argument("--sort", choices=tuple(SORTS), default="id", help="order of instances (default %(default)s)")
     parser.add_argument(
-        "--period-s", type=float, default=1.0, metavar="S", help="seconds between two looks (default %(default)s)"
+        "--period-s", type=seconds, default=1.0, metavar="S", help="seconds between two looks (default %(default)s)"
     )
 
 
@@ -68,7 +69,7 @@ async def _top(args: argparse.Namespace) -> int:
         heard_at_s, order, trouble = time.monotonic(), args.sort, ""
         with _keys(keys, live=not args.once and not args.json):
             while True:
-                _show(args, told, order, trouble and f"{trouble}, for {time.monotonic() - heard_at_s:.0f} s")
+                _show(args, told, order, trouble and f"as of {time.monotonic() - heard_at_s:.0f} s ago: {trouble}")
                 if args.once:
                     return 0
                 key = await _key(keys, args.period_s)

@@ -29,7 +29,7 @@ SORTS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
 
 def screen(told: dict[str, Any], order: str, height: int | None, trouble: str = "") -> list[str]:
     """Lines of one look; `height` is the screen's, None for all there is. `trouble`: why nothing newer is known."""
-    head = [*_head(told), *([f"! {trouble}"] if trouble else []), ""]
+    head = [*([f"! {trouble}"] if trouble else []), *_head(told), ""]  # first: all below it is old
     fleet = sorted(told["instances"], key=SORTS[order])
     most = len(fleet)
     if height is not None:

@@ -67,6 +67,13 @@ def test_a_screen_holds_the_head_some_instances_and_the_decisions() -> None:
     assert len([line for line in lines if "llama" in line]) == 10
 
 
+def test_what_is_old_begins_with_how_old_it_is() -> None:
+    """A narrow terminal cuts the end of lines, and the head says what was live then."""
+    lines = screen({**overview(), "instances": []}, "id", 40, "as of 7 s ago: it does not answer")
+    assert lines[0] == "! as of 7 s ago: it does not answer"
+    assert lines[1:] == screen({**overview(), "instances": []}, "id", 39)
+
+
 def test_a_request_that_went_nowhere_says_why() -> None:
     """And one that was tried again says how often."""
     rows = [
@@ -85,7 +92,7 @@ def test_a_request_that_went_nowhere_says_why() -> None:
     [
         (("--pages", "http://127.0.0.1:1"), "does not answer"),
         (("--pages", "unix:/does/not/exist.sock"), "does not answer"),
-        (("--period-s", "0"), "--period-s must be"),
+        (("--period-s", "0.1"), "--period-s must be"),
     ],
 )
 async def test_what_cannot_be_shown_is_one_line(
