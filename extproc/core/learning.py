@@ -8,7 +8,7 @@ from __future__ import annotations
 from extproc.core.booking import Booking
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.health.health import Health
-from extproc.core.health.verdict import Attempt
+from extproc.core.health.verdict import Attempt, unknown_cluster
 from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.pricing.loading import Adapters
@@ -52,6 +52,8 @@ class Learning:
         passed_over = outcome.attempts > 1 and chosen_key not in (None, served_key) and not in_shadow
         if passed_over and self._is_current(chosen_key):
             self._health.passed_over(str(chosen_key), outcome, now)
+        if unknown_cluster(outcome.flags) and not in_shadow and self._is_current(chosen_key):
+            self._health.out_of_reach(str(chosen_key), outcome, now)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
         partner_key = outcome.features.partner_key if outcome.features else ""
         if self._is_current(partner_key):

@@ -397,6 +397,13 @@ def test_the_outcome_stands_beside_the_prediction_of_whoever_served_it() -> None
     ]
 
 
+def test_what_envoy_says_of_a_failure_stands_beside_the_status() -> None:
+    """Whoever sees a 503 need not guess whether the engine gave it."""
+    known = Material(request(), Decision(option("a")), Policy(), 1, None)
+    lost = replace(measured(finished(address="", status=503)), flags=("no_cluster_found",))
+    assert "; Envoy says no_cluster_found" in as_text(explain(known, "", lost))
+
+
 def test_terms_that_are_0_are_all_named_on_lines_that_are_not_cut() -> None:
     """In a quiet fleet they are most, and do not fit one line."""
     lines = as_text(choice(option("a", decode=1.0))).splitlines()

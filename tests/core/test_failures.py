@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
@@ -89,6 +90,23 @@ def test_an_attempt_told_of_by_itself_says_which_it_was() -> None:
     made.attempted(Attempt(address, 0, ("upstream_connection_failure",)), 2.0)
     finish(made, features, others[0].address, now=2.0, attempts=2)
     assert list(reasons(made, 2.1).values()) == [Reason.COOLING_DOWN]
+
+
+def test_one_whose_cluster_envoy_does_not_know_rests_so_that_others_are_asked() -> None:
+    """Envoy tried nobody, and answers the next request for it with 503 as well."""
+    made = router(instance("a"), instance("b"))
+    features, _ = choose(made)
+    finish(made, features, "", now=2.0, status=503, flags=("no_cluster_found",), attempts=0)
+    assert list(reasons(made, 2.1).values()) == [Reason.COOLING_DOWN]
+
+
+def test_a_cluster_that_envoy_does_not_know_is_nobodys_fault_where_no_choice_was_told() -> None:
+    """In shadow the route is the operator's own."""
+    made = router(instance("a"))
+    features, _ = choose(made)
+    in_shadow = replace(features, shadow_key=features.instance_key)
+    finish(made, in_shadow, "", now=2.0, status=503, flags=("no_cluster_found",), attempts=0)
+    assert reasons(made, 2.1) == {}
 
 
 def test_an_engine_that_asks_for_time_gets_it() -> None:

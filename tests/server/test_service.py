@@ -240,6 +240,23 @@ async def test_an_outcome_that_we_stumble_over_costs_no_other(
     assert "was not taken in" in caplog.text
 
 
+async def test_a_cluster_that_envoy_does_not_know_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Or an operator would look for the fault in the engine, which no request has reached."""
+    made = router(instance("a", cluster="gpus"))
+    lost = entry_with()
+    lost.response.response_code.value = 503
+    lost.common_properties.response_flags.Clear()
+    lost.common_properties.response_flags.no_cluster_found = True
+    message = als_pb2.StreamAccessLogsMessage()
+    message.http_logs.log_entry.extend([lost, lost])
+    async with serving(made) as (_, channel):
+        logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
+        await logs.write(message.SerializeToString())
+        await logs.done_writing()
+        await logs
+    assert caplog.text.count("a: Envoy does not know its cluster 'gpus'") == 1
+
+
 def in_mode(mode: int) -> bytes:
     message = ext_proc.ProcessingRequest.FromString(headers())
     message.protocol_config.request_body_mode = mode  # type: ignore[assignment]

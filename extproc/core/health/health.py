@@ -44,6 +44,10 @@ class Health:
         """
         self._backpressure.push_back(key, now, now - outcome.duration_s)
 
+    def out_of_reach(self, key: str, outcome: Outcome, now: float) -> None:
+        """Envoy does not know the cluster of the one that was chosen: nobody was asked, nor will be until it does."""
+        self._cooldowns.fail(key, now, now - outcome.duration_s)
+
     def judge_partner(self, key: str, outcome: Outcome, now: float) -> None:
         """Either of a pair may be to blame for a failure, since the status tells no more; an answer clears both.
 

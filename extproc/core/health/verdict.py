@@ -37,13 +37,14 @@ _BROKEN_FLAGS = frozenset(
         "upstream_protocol_error",
     }
 )
+_UNKNOWN_CLUSTER = "no_cluster_found"
 # With these Envoy answered by itself; no instance has seen the request.
 _LOCAL_FLAGS = frozenset(
     {
         "upstream_overflow",
         "no_healthy_upstream",
         "no_route_found",
-        "no_cluster_found",
+        _UNKNOWN_CLUSTER,
         "rate_limited",
         "rate_limit_service_error",
         "fault_injected",
@@ -75,3 +76,8 @@ def verdict(status: int, flags: Collection[str]) -> Verdict:
     if status >= _SERVER_ERROR:
         return Verdict.ERRED
     return Verdict.WELL if 200 <= status < 300 else Verdict.NEUTRAL
+
+
+def unknown_cluster(flags: Collection[str]) -> bool:
+    """Whether Envoy does not know the cluster that the decision named: then it tried nobody."""
+    return _UNKNOWN_CLUSTER in flags

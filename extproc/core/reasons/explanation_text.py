@@ -172,7 +172,8 @@ def _rejected_rows(shown: Sequence[Failed]) -> Iterator[list[str]]:
 def _outcome(told: Explanation, outcome: Measured) -> list[str]:
     retried = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
     served = f" from {outcome.instance}" if outcome.instance else ""
-    lines = _wrapped(f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s", _INDENT)
+    said = f"; Envoy says {', '.join(outcome.flags)}" if outcome.flags else ""
+    lines = _wrapped(f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s{said}", _INDENT)
     request = told.request
     served_option = next((option for option in told.options if option.instance == outcome.instance), None)
     predicted = served_option or (told.options[0] if told.options else None)

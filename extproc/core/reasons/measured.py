@@ -20,6 +20,7 @@ class Measured:
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
+    flags: tuple[str, ...] = ()  # Envoy's word of what went wrong, by the names of its access log
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def measured(outcome: Outcome) -> Measured:
         prompt_tokens=outcome.prompt_tokens,
         completion_tokens=outcome.completion_tokens,
         cached_tokens=outcome.cached_tokens,
+        flags=outcome.flags,
     )
 
 
