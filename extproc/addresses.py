@@ -12,6 +12,7 @@ _SCHEME = "unix:"
 _MAX_PORT = 65535
 _MAX_HOST_CHARS = 253
 _MAX_PATH_BYTES = 107  # of sockaddr_un.sun_path, unix(7), less the zero at its end
+_NO_HOST = frozenset("/@?# \t\0")  # what is in URLs, and in no host
 
 HostPort = tuple[str, int]
 
@@ -69,7 +70,7 @@ def http_url(text: str) -> SplitResult | None:
 def _is_host(name: str) -> bool:
     """Whether it can be looked up, found or not: labels of 1 to 63 characters (RFC 1035), also as IDNA writes them."""
     try:
-        return 0 < len(name.encode("idna")) <= _MAX_HOST_CHARS and "\0" not in name
+        return 0 < len(name.encode("idna")) <= _MAX_HOST_CHARS and _NO_HOST.isdisjoint(name)
     except UnicodeError:
         return False
 

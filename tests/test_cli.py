@@ -87,6 +87,7 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         ("envoy-config", "--xds-files", "here"),
         ("envoy-config", "--xds-files", "/here", "--xds", "127.0.0.1:18000"),
         ("xds", "--redis-url", "gopher://x"),
+        ("envoy-config", "--backend", "a=http://10.0.0.1:80"),
         ("envoy-config",),
         ("envoy-config", "--xds", "127.0.0.1:18000", "--backend", "a=10.0.0.1:80"),
         ("envoy-config", "--xds", "127.0.0.1:18000", "--pool", "xds"),
@@ -102,6 +103,11 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         ("serve", "--nonsense"),
         ("serve", "--max-streams", "0"),
         ("fleet", "nonsense"),
+        ("engine", "--port", "70000"),
+        ("engine", "--hardware", "h100"),
+        ("engine", "--tensor-parallel", "0"),
+        ("engine", "--mean-output-tokens", "0"),
+        ("engine", "--load-delay-s", "-1"),
     ],
 )
 def test_an_error_that_the_person_can_mend_is_one_line_and_status_2(arguments: tuple[str, ...]) -> None:

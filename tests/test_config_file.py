@@ -134,6 +134,7 @@ def test_each_example_in_the_documentation_is_a_config_file(text: str, tmp_path:
     file.write_text(text)
     assert load_policy(file) != OperatorPolicy()
     assert main(["config", "check", str(file)]) == 0
+    assert main(["config", "check", "--config", str(file)]) == 0
 
 
 def test_the_documentation_has_examples_of_every_section() -> None:

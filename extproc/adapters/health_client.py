@@ -16,6 +16,15 @@ from extproc.errors import ConfigError
 from extproc.named_files import readable
 
 SERVING, UNREACHABLE, UNKNOWN = "SERVING", "UNREACHABLE", "SERVICE_UNKNOWN"
+_LAST_ERROR = "last error: "  # after it stands what befell the connection, in the words of gRPC
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was answered, and why there was no answer if there was none."""
+
+    status: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class CallerTls:
     name: str = ""  # that the server's certificate must be for; "": the host that is called
 
 
-def grpc_health(where: Endpoint, service: str, timeout_s: float, tls: CallerTls | None = None) -> str:
+def grpc_health(where: Endpoint, service: str, timeout_s: float, tls: CallerTls | None = None) -> Health:
     """The status of `service` ("" is the server as a whole) in the protocol's words, or UNREACHABLE.
 
     Raises ConfigError if a file of `tls` cannot be read.
@@ -38,11 +47,13 @@ def grpc_health(where: Endpoint, service: str, timeout_s: float, tls: CallerTls 
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            return UNKNOWN if error.code() is grpc.StatusCode.NOT_FOUND else UNREACHABLE
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return Health(UNKNOWN)
+            return Health(UNREACHABLE, (error.details() or "").rpartition(_LAST_ERROR)[2])
+    return Health(str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)))
 
 
-def http_health(url: str, timeout_s: float) -> str:
+def http_health(url: str, timeout_s: float) -> Health:
     """SERVING for an answer of 2xx, `HTTP <status>` for another one, or UNREACHABLE. Raises ConfigError for no URL."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"'{url}' is no http:// URL")
@@ -50,14 +61,15 @@ def http_health(url: str, timeout_s: float) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout_s):
-            return SERVING
+            return Health(SERVING)
     except urllib.error.HTTPError as error:
         with error:
-            return f"HTTP {error.code}"
+            return Health(f"HTTP {error.code}")
     except ValueError as error:
         raise ConfigError(f"'{url}' is no URL: {error}") from None
-    except (OSError, http.client.HTTPException):
-        return UNREACHABLE
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        return Health(UNREACHABLE, str(getattr(cause, "strerror", None) or cause))
 
 
 def _channel(where: Endpoint, tls: CallerTls | None) -> grpc.Channel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ _PONG = "pong"
 # 6.2 puts where it happened before what happened, so these words stand anywhere in the answer.
 _NO_PERMISSION = ("ACL failure in script", "The user executing the script")
 _READ_ONLY = "-READONLY "
+_NUMBER = re.compile(r"Error (\d+) connecting to ")
 
 
 class ServerError(RegistryError):
@@ -269,4 +271,6 @@ def _cause(error: BaseException) -> str:
             return f"TLS: {error.reason or error}".replace("_", " ").lower()
         case OSError(errno=int(number)):
             return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
-    return str(error)
+    # Of a retry while a command was under way the library loses the cause, and its own words have the number alone.
+    told = _NUMBER.match(str(error))
+    return os.strerror(int(told[1])).lower() if told else str(error)

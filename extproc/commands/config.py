@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "extproc config check extproc.yaml",
     )
     check.add_argument("file", nargs="?", type=Path, metavar="FILE.yaml", help="(default: EXTPROC_CONFIG)")
+    check.add_argument("--config", type=Path, metavar="FILE.yaml", help="the same, as other commands have it")
     show = _kind(
         what,
         "show",
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it."""
     match args.what:
         case "check":
-            return _check(args.file)
+            return _check(args.file or args.config)
         case "show":
             return _show(args)
         case _:

@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from extproc.commands.numbers import count, port, seconds, seconds_or_zero
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.sim.engine.config import EngineConfig, KvEventsConfig
 
@@ -24,15 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--id", default="", metavar="NAME", help="name in the line that tells the port (default: engine-PORT)")
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--port", type=int, default=0, help="TCP port, 0 for a free one (default: %(default)s)")
+    add("--port", type=port, default=0, help="TCP port, 0 for a free one (default: %(default)s)")
     add(
         "--model",
         action="append",
         metavar="NAME",
         help="name the model is served under; repeat for further names (default: llama-3.1-8b)",
     )
-    add("--hardware", default="h100_sxm", metavar="GPU", help="GPU whose pace it has (default: %(default)s)")
-    add("--tensor-parallel", type=int, default=1, metavar="N", help="number of GPUs (default: %(default)s)")
+    add(
+        "--hardware",
+        default="h100_sxm",
+        metavar="GPU",
+        help=f"GPU whose pace it has: {', '.join(KNOWN_HARDWARE)} (default: %(default)s)",
+    )
+    add("--tensor-parallel", type=count, default=1, metavar="N", help="number of GPUs (default: %(default)s)")
     add("--speed", type=float, default=1.0, metavar="X", help="2 is twice as fast as the GPU (default: %(default)s)")
     add("--kv-blocks", type=int, default=0, metavar="N", help="KV blocks in all (default: 467000 tokens' worth)")
     add("--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a KV block (default: %(default)s)")
@@ -53,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-loras", type=int, default=1, metavar="N", help="adapters in one batch (default: %(default)s)")
     add(
         "--lora-load-s",
-        type=float,
+        type=seconds_or_zero,
         default=0.05,
         metavar="S",
         help="seconds to load an adapter into the GPU, in which the batch stands still (default: %(default)s)",
@@ -67,28 +73,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--start-delay-s",
-        type=float,
+        type=seconds_or_zero,
         default=0.0,
         metavar="S",
         help="seconds before the port opens (default: %(default)s)",
     )
     add(
         "--load-delay-s",
-        type=float,
+        type=seconds_or_zero,
         default=0.0,
         metavar="S",
         help="seconds from there until the model is served; /health is 503 meanwhile (default: %(default)s)",
     )
     add(
         "--grace-s",
-        type=float,
+        type=seconds_or_zero,
         default=30.0,
         metavar="S",
         help="seconds that running requests have to end after SIGTERM (default: %(default)s)",
     )
     add(
         "--mean-output-tokens",
-        type=float,
+        type=seconds,
         default=256.0,
         metavar="TOKENS",
         help="mean length of answers to requests without max_tokens (default: %(default)s)",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from extproc.addresses import parse_endpoint, worker_endpoints
 from extproc.commands.numbers import count, seconds
 from extproc.config import environment
 from extproc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from extproc.adapters.health_client import Health
 
 HELP = "ask a service for its health: status 0 if it takes requests, 1 if not"
 EXAMPLE = """extproc health
@@ -62,14 +66,15 @@ def run(args: argparse.Namespace) -> int:
     """Ask, say what was answered; 0 if anybody takes requests. Raises ConfigError."""
     answers = _ask(args)
     if args.json:
-        print(json.dumps([{"address": where, "status": status} for where, status in answers.items()]))
+        rows = [{"address": where, "status": each.status, "why": each.why} for where, each in answers.items()]
+        print(json.dumps(rows))
     else:
-        for where, status in answers.items():
-            print(f"{where} {status}")
-    return 0 if "SERVING" in answers.values() else 1
+        for where, each in answers.items():
+            print(f"{where} {each.status}" + (f" ({each.why})" if each.why else ""))
+    return 0 if any(each.status == "SERVING" for each in answers.values()) else 1
 
 
-def _ask(args: argparse.Namespace) -> dict[str, str]:
+def _ask(args: argparse.Namespace) -> dict[str, Health]:
     from extproc.adapters.health_client import CallerTls, grpc_health, http_health
 
     if "://" in args.address:

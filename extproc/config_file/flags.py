@@ -101,6 +101,7 @@ class Flag:
         return next((unit for end, unit in _UNITS if self.name.endswith(end)), "")
 
 
+_SHARE = "share"
 # A flag's name ends with the unit, if it has one.
 _UNITS = (
     ("bytes_s", "bytes/s"),
@@ -108,7 +109,7 @@ _UNITS = (
     ("_ms", "ms"),
     ("_bytes", "bytes"),
     ("_tokens", "tokens"),
-    ("_share", "share"),
+    ("_share", _SHARE),
     ("_percent", "%"),
     ("per_hour", "per hour"),
     ("max_in_flight", "requests"),
@@ -236,7 +237,7 @@ def _typed(flag: Flag, text: str) -> Any:
 
 
 def _in_unit(flag: Flag) -> str:
-    return f" (in {flag.unit})" if flag.unit else ""
+    return f" (in {flag.unit})" if flag.unit not in ("", _SHARE) else ""  # of a share its bounds say enough
 
 
 @dataclass(frozen=True, slots=True)

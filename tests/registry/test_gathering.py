@@ -54,6 +54,22 @@ def reads(following: Following) -> bool:
     return bool(connection._writer.transport.is_reading())
 
 
+async def test_a_server_that_ends_while_a_command_is_under_way_is_told_in_the_systems_own_words(
+    server: RedisServer,
+) -> None:
+    """Not in the library's, which are a sentence and a number more."""
+    settings = parse(server.url)
+    client, other = (redis_client.Client(settings, settings.nodes[0]) for _ in range(2))
+    blocked = asyncio.create_task(client.command("BLPOP", "nothing", "60"))
+    while b"cmd=blpop" not in await other.command("CLIENT", "LIST"):
+        pass
+    server.stop()
+    with pytest.raises(RegistryError, match=r"\(connection refused\): start it, or name another"):
+        await blocked
+    await client.aclose()
+    await other.aclose()
+
+
 async def test_what_comes_while_the_connection_rests_is_read_in_one_go(server: RedisServer, rests: Rests) -> None:
     """The first one, and those that came with it without another turn of waiting."""
     async with Link(server.url) as link, link.follow(CHANNEL, gather_s=1.0) as following:

@@ -61,6 +61,7 @@ def test_an_address_is_host_and_port_or_a_socket(text: str, endpoint: Endpoint) 
     "text",
     [
         *("9002", "a:b", "a:٣", "a:70000", "unix:", "unix:/", "unix:x.sock", "unix:/" + "x" * 107),
+        *("http://a:80", "a b:80"),
         *("a..b:1", ".a:1", f"{'a' * 64}.b:1", f"ü{'a' * 60}:1", "a\0b:1", "\udcff:1", f"{'a.' * 127}:1"),
     ],
 )

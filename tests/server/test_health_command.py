@@ -100,10 +100,16 @@ async def test_the_answer_of_a_page_is_told(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("address", [NOBODY, f"http://{NOBODY}/healthz"])
-def test_nobody_there_is_status_1(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A negative answer, no error."""
+def test_nobody_there_is_status_1_and_why(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A negative answer, no error: a service that is away and one that wants TLS are mended in different ways."""
     assert main(["health", "--address", address]) == 1
-    assert capsys.readouterr().out == f"{address} UNREACHABLE\n"
+    told = capsys.readouterr().out
+    assert told.startswith(f"{address} UNREACHABLE (")
+    assert told.endswith("Connection refused)\n")
+    assert main(["health", "--address", address, "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["address"], row["status"]) == (address, "UNREACHABLE")
+    assert row["why"].endswith("Connection refused")
 
 
 @pytest.mark.parametrize(

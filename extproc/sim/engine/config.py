@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.errors import UNREADABLE, ConfigError
 
 # KV space of an 80 GB GPU beside an 8B model in BF16, in tokens; a common engine limit for comparisons.
@@ -76,6 +77,8 @@ class EngineConfig:
                 f"--max-loras must be at least 1, and is {self.max_loras}; --lora-load-s at least 0, and is "
                 f"{self.lora_load_s}"
             )
+        if self.hardware not in KNOWN_HARDWARE:
+            raise ConfigError(f"hardware {self.hardware!r} has no step times; known: {', '.join(KNOWN_HARDWARE)}")
         if twice := set(self.models) & set(self.adapters):
             raise ConfigError(f"{min(twice)!r} is both a model and a LoRA adapter: name them apart")
         if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:

@@ -266,7 +266,7 @@ async def _serving(server: EngineServer) -> AsyncIterator[int]:
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(
-            f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another --port"
+            f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another --port or --host"
         ) from error
     tasks = [asyncio.create_task(_run(server)), asyncio.create_task(_load(server))]
     try:
