@@ -8,6 +8,7 @@ from __future__ import annotations
 from extproc.core.booking import Booking
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.health.health import Health
+from extproc.core.health.reach import Reach
 from extproc.core.health.verdict import Attempt, unknown_cluster
 from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.prefixes.prefix_trust import PrefixTrust
@@ -26,6 +27,7 @@ class Learning:
         booking: Booking,
         beliefs: Beliefs,
         health: Health,
+        reach: Reach,
         prefixes: PrefixIndex,
         trust: PrefixTrust,
         adapters: Adapters,
@@ -34,6 +36,7 @@ class Learning:
         self._booking = booking
         self._beliefs = beliefs
         self._health = health
+        self._reach = reach
         self._prefixes = prefixes
         self._trust = trust
         self._adapters = adapters
@@ -52,8 +55,11 @@ class Learning:
         passed_over = outcome.attempts > 1 and chosen_key not in (None, served_key) and not in_shadow
         if passed_over and self._is_current(chosen_key):
             self._health.passed_over(str(chosen_key), outcome, now)
-        if unknown_cluster(outcome.flags) and not in_shadow and self._is_current(chosen_key):
-            self._health.out_of_reach(str(chosen_key), outcome, now)
+        named = None if in_shadow or chosen_key is None else self._fleet.get(id_of(chosen_key))
+        if named is not None and named.instance.key == chosen_key:
+            self._reach.heard(outcome, named.instance)
+            if unknown_cluster(outcome.flags):
+                self._health.out_of_reach(named.instance.key, outcome, now)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
         partner_key = outcome.features.partner_key if outcome.features else ""
         if self._is_current(partner_key):

@@ -29,6 +29,7 @@ from extproc.core.flight.work import Reservation
 from extproc.core.health.backpressure import Backpressure
 from extproc.core.health.cooldown import Cooldowns
 from extproc.core.health.health import Health
+from extproc.core.health.reach import Reach
 from extproc.core.health.slow_start import WarmUps
 from extproc.core.health.verdict import Attempt, Verdict, verdict
 from extproc.core.learning import Learning
@@ -73,13 +74,14 @@ class Router:
         self.cooldowns = Cooldowns(self.policy.cooldown_base_s, self.policy.cooldown_limit_s)
         self.backpressure = Backpressure()
         self.warm_ups = WarmUps()
+        self.reach = Reach()
         self._health = Health(self.cooldowns, self.backpressure, self.warm_ups)
         self.adapters = Adapters()
         self.ledger.on_adapter = self.adapters.note
         self._expected = ExpectedPrefixes(self.prefixes, self.recent)
         self._booking = Booking(self.ledger, self.meter, self._expected, self.beliefs, self.cooldowns)
         self._learning = Learning(
-            self.fleet, self._booking, self.beliefs, self._health, self.prefixes, self.trust, self.adapters
+            self.fleet, self._booking, self.beliefs, self._health, self.reach, self.prefixes, self.trust, self.adapters
         )
         self._columns = Columns()
         self._snapshot: Snapshot | None = None  # the latest: of most requests several are wanted while nothing changes
@@ -145,6 +147,7 @@ class Router:
             self.prefixes.forget(key)
             self.trust.forget(key)
             self._health.forget(key)
+            self.reach.forget(key)
             self.adapters.forget(key)
             self.meter.forget(key)
             self.beliefs.forget(key)

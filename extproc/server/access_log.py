@@ -9,12 +9,10 @@ from typing import Any
 import grpc
 
 from extproc.adapters import wire
-from extproc.core.health.verdict import Attempt, unknown_cluster
+from extproc.core.health.verdict import Attempt
 from extproc.core.limits.charge import settlement
-from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Outcome
 from extproc.server.shell import Shell
-from extproc.stream.rules import Destination
 
 log = logging.getLogger("extproc.serve")
 
@@ -25,7 +23,6 @@ class AccessLog:
     def __init__(self, shell: Shell, stir: Callable[[], None]) -> None:
         self._shell = shell
         self._stir = stir
-        self._unknown: dict[str, str] = {}  # clusters that Envoy said that it does not know, by instance
         if shell.siblings is not None:
             shell.siblings.heard = self._take_all
 
@@ -51,6 +48,7 @@ class AccessLog:
             except Exception:
                 log.exception("an entry of Envoy's access log was not taken in")
         self._tell_trust()
+        self._tell_reach()
         self._stir()
 
     def _take(self, entry: Outcome | Attempt) -> None:
@@ -60,27 +58,14 @@ class AccessLog:
         else:
             shell.router.learn(entry, shell.clock())
             shell.observer.finished(entry)
-            self._tell_unknown_cluster(entry)
             if shell.charges and (mended := settlement(entry)) is not None:
                 shell.charges.settle(mended)
 
-    def _tell_unknown_cluster(self, outcome: Outcome) -> None:
-        """Once for each instance and cluster: its requests are answered with 503 until an operator mends that."""
-        features = outcome.features
-        if features is None or features.shadow_key or not unknown_cluster(outcome.flags):
-            return
-        if self._shell.rules.destination is Destination.GATEWAY:  # whose routes name clusters of its own
-            return
-        member = self._shell.router.fleet.get(id_of(features.instance_key))
-        if member is None or self._unknown.get(member.instance.id) == member.instance.cluster:
-            return
-        name = self._unknown[member.instance.id] = member.instance.cluster
-        log.warning(
-            "%s: Envoy does not know its cluster %r, and answered 503: `extproc agent --cluster` must name one that "
-            "`extproc envoy-config --backend` or `extproc xds` tells Envoy of",
-            member.instance.id,
-            name,
-        )
+    def _tell_reach(self) -> None:
+        news = self._shell.router.reach.news
+        for text in news:
+            log.warning("%s", text)
+        news.clear()
 
     def _tell_trust(self) -> None:
         news = self._shell.router.trust.news

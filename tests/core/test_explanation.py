@@ -397,6 +397,15 @@ def test_the_outcome_stands_beside_the_prediction_of_whoever_served_it() -> None
     ]
 
 
+@pytest.mark.parametrize(("attempts", "shadow", "untried"), [(1, "", True), (2, "", False), (1, "routed", False)])
+def test_a_request_that_went_elsewhere_without_a_retry_says_so(attempts: int, shadow: str, untried: bool) -> None:
+    """Envoy has another one of the pool serve what names an endpoint that it does not know."""
+    first, second = option("a"), option("b")
+    known = Material(request(), Decision(first, (second,)), Policy(), 2, None, shadow=shadow)
+    text = as_text(explain(known, "", replace(measured(finished(address=second.instance.address)), attempts=attempts)))
+    assert (f"Envoy did not try a: it may not know {first.instance.address}" in text) == untried
+
+
 def test_what_envoy_says_of_a_failure_stands_beside_the_status() -> None:
     """Whoever sees a 503 need not guess whether the engine gave it."""
     known = Material(request(), Decision(option("a")), Policy(), 1, None)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from extproc.core.health.verdict import Attempt
 from extproc.core.router import Router
 from extproc.core.values.decision import Reason
+from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Features
 from tests.core.builders import instance, publish, request, router
 from tests.core.test_learning import choose, finish
@@ -98,6 +99,20 @@ def test_one_whose_cluster_envoy_does_not_know_rests_so_that_others_are_asked() 
     features, _ = choose(made)
     finish(made, features, "", now=2.0, status=503, flags=("no_cluster_found",), attempts=0)
     assert list(reasons(made, 2.1).values()) == [Reason.COOLING_DOWN]
+
+
+def test_requests_that_go_elsewhere_untried_are_told_of_from_the_third_in_a_row_on() -> None:
+    """Envoy hears of a new instance a moment after the router; and a retry has tried the first."""
+    made = router(instance("a"), instance("b"))
+    features, address = choose(made)
+    other = next(m.instance.address for m in made.fleet.members() if m.instance.address != address)
+    for went in (other, other, address, other, other):
+        finish(made, features, went, now=2.0)
+    finish(made, features, other, now=2.0, attempts=2)
+    assert made.reach.news == []
+    finish(made, features, other, now=2.0)
+    (told,) = made.reach.news
+    assert f"{id_of(features.instance_key)}: Envoy sends its requests elsewhere without trying it" in told
 
 
 def test_a_cluster_that_envoy_does_not_know_is_nobodys_fault_where_no_choice_was_told() -> None:

@@ -240,21 +240,34 @@ async def test_an_outcome_that_we_stumble_over_costs_no_other(
     assert "was not taken in" in caplog.text
 
 
-async def test_a_cluster_that_envoy_does_not_know_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("flags", "address", "told"),
+    [
+        ({"no_cluster_found": True}, "", "a: Envoy does not know its cluster 'gpus'"),
+        ({}, "10.0.0.9", "a: Envoy sends its requests elsewhere without trying it"),
+        ({}, "10.0.0.1", ""),
+    ],
+)
+async def test_what_envoy_does_not_know_is_told_once(
+    flags: dict[str, bool], address: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Or an operator would look for the fault in the engine, which no request has reached."""
-    made = router(instance("a", cluster="gpus"))
+    made = router(instance("a", cluster="gpus", address="10.0.0.1:80"))
     lost = entry_with()
-    lost.response.response_code.value = 503
-    lost.common_properties.response_flags.Clear()
-    lost.common_properties.response_flags.no_cluster_found = True
+    common = lost.common_properties
+    common.response_flags.Clear()
+    for name, value in flags.items():
+        setattr(common.response_flags, name, value)
+    common.upstream_remote_address.socket_address.address = address
+    common.upstream_request_attempt_count = 1 if address else 0
     message = als_pb2.StreamAccessLogsMessage()
-    message.http_logs.log_entry.extend([lost, lost])
+    message.http_logs.log_entry.extend([lost] * 9)
     async with serving(made) as (_, channel):
         logs = channel.stream_unary("/" + "/".join(wire.ACCESS_LOG_METHOD))()
         await logs.write(message.SerializeToString())
         await logs.done_writing()
         await logs
-    assert caplog.text.count("a: Envoy does not know its cluster 'gpus'") == 1
+    assert [record.getMessage().startswith(told) for record in caplog.records] == ([True] if told else [])
 
 
 def in_mode(mode: int) -> bytes:

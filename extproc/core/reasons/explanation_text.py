@@ -174,6 +174,10 @@ def _outcome(told: Explanation, outcome: Measured) -> list[str]:
     served = f" from {outcome.instance}" if outcome.instance else ""
     said = f"; Envoy says {', '.join(outcome.flags)}" if outcome.flags else ""
     lines = _wrapped(f"answered {outcome.status}{served}{retried} in {seconds(outcome.duration_s)} s{said}", _INDENT)
+    if outcome.attempts == 1 and outcome.instance and told.options and not told.shadow:
+        named = told.options[0]
+        if named.instance != outcome.instance:
+            lines += _wrapped(f"Envoy did not try {named.instance}: it may not know {named.address}", _INDENT)
     request = told.request
     served_option = next((option for option in told.options if option.instance == outcome.instance), None)
     predicted = served_option or (told.options[0] if told.options else None)
