@@ -49,6 +49,22 @@ def add_deciding_arguments(parser: argparse.ArgumentParser) -> None:
         " none wait for blocks, 1.5 as many as would fill half of them (default: no limit)",
     )
     parser.add_argument(
+        "--draining-continuation-tokens",
+        type=count_or_zero,
+        default=rules.draining_continuation_tokens,
+        metavar="N",
+        help="what an instance that drains still takes: the next turn of a session of its own, with so many tokens of"
+        " prompt and answer to compute at the most; 0: nothing (default %(default)s)",
+    )
+    parser.add_argument(
+        "--draining-continuation-s",
+        type=seconds,
+        default=rules.draining_continuation_s,
+        metavar="S",
+        help="seconds from the begin of a drain in which it takes them; well below what it has until it is stopped"
+        " (default %(default)s)",
+    )
+    parser.add_argument(
         "--max-prefix-entries",
         type=count,
         default=rules.max_prefix_entries,
@@ -146,6 +162,8 @@ def policy(args: argparse.Namespace, operator: OperatorPolicy) -> Policy:
         max_in_flight=args.max_in_flight,
         max_queued=args.max_queued,
         max_kv_share=args.max_kv_share,
+        draining_continuation_tokens=args.draining_continuation_tokens,
+        draining_continuation_s=args.draining_continuation_s,
         max_prefix_entries=args.max_prefix_entries,
         tenants_share_prefixes=args.tenants_share_prefixes,
         classes=operator.classes,

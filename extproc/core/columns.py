@@ -176,6 +176,7 @@ class Columns:
         self.places, self.on_gpu, self.in_any_tier = Places(), Places(), Places()  # by key, and by names of `KvIndex`
         self.row_of: Mapping[str, int] = self.places.row_of  # by instance key
         self.ready: Flags = np.zeros(rows, np.bool_)
+        self._drains: Flags = np.zeros(rows, np.bool_)
         self.observed_at_s: Floats = np.zeros(rows)
         self._facts: Floats = np.zeros((len(FACTS), rows))
         (
@@ -233,6 +234,7 @@ class Columns:
                 self.on_gpu.put(on_gpu(instance.key), row, on_gpu(former))
                 self.in_any_tier.put(in_any_tier(instance.key), row, in_any_tier(former))
             self.ready[row] = instance.lifecycle is Lifecycle.READY
+            self._drains[row] = instance.lifecycle is Lifecycle.DRAINING
             self._facts[:, row] = facts_row(member, snapshot.policy)
             self._slots[:, row] = snapshot.adapters.row(instance.key)
             for standing in self._standings.values():
@@ -247,6 +249,7 @@ class Columns:
     def _sum_up(self) -> None:
         """What saves a decision a look at a column: mostly all instances are alike in it, or far from its limit."""
         self._prices_per_hour = None
+        self.draining = tuple(np.flatnonzero(self._drains).tolist())
         self.least_longest_tokens = self.longest_tokens.min(initial=np.inf).item()
         self.least_room_tokens = self.room_tokens.min(initial=np.inf).item()
         self.least_step_tokens = self.step_tokens.min(initial=np.inf).item()

@@ -9,6 +9,7 @@ import numpy as np
 
 from extproc.core.admission.bounds import Bounds, kept
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
+from extproc.core.eligibility.continuation import Held, held_elsewhere, with_continuations
 from extproc.core.prefixes.cached import Cached, Hits
 from extproc.core.pricing.cost import Prices, Pricing
 from extproc.core.pricing.near_tie import draw_near_tie, least
@@ -41,10 +42,12 @@ def decide(
     """
     snapshot.columns.refresh(snapshot, now)
     found = fitting(request, snapshot, now, full)
-    if not np.count_nonzero(found.able):
+    if not (np.count_nonzero(found.able) or found.draining):
         return Decision(None, (), _rejected(request, found, found.able, snapshot, now, full))
     cached = Cached(request, snapshot, now)
     hits = cached.hits()
+    if found.draining:
+        found = with_continuations(found, request, snapshot, now, hits.tokens())
     found = with_kv_room(found, request, snapshot, hits.tokens())
     asked = found.fit
     rejected = _rejected(request, found, asked, snapshot, now, full, hits.tokens())
@@ -110,9 +113,11 @@ def _rejected(
     misfits, of_demand = found.standing.misfits, found.standing.rejected
     if out == len(of_demand):
         return of_demand
-    held = np.zeros(len(fit)) if cached_tokens is None else cached_tokens
+    held_tokens = np.zeros(len(fit)) if cached_tokens is None else cached_tokens
+    elsewhere_tokens = held_elsewhere(found.standing.fits, held_tokens) if found.draining else 0.0
     rejections = (
-        misfits[row] or obstacle(request, snapshot.members[row], snapshot, now, full, held.item(row))
+        misfits[row]
+        or obstacle(request, snapshot.members[row], snapshot, now, full, Held(held_tokens.item(row), elsewhere_tokens))
         for row in np.flatnonzero(~fit).tolist()
     )
     return tuple([each for each in rejections if each is not None])

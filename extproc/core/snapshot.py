@@ -33,6 +33,8 @@ class Policy:
     max_in_flight: int | None = None  # requests on one instance, running or waiting
     max_queued: int | None = None  # requests on one instance beyond its max_num_seqs
     max_kv_share: float | None = None  # of an instance's KV blocks that requests may hold or wait for
+    draining_continuation_tokens: int = 0  # of a session's next turn, yet to be computed where it drains; 0: none
+    draining_continuation_s: float = 120.0  # from the begin of a drain on, in which such turns are taken
     max_prefix_entries: int = MAX_ENTRIES  # learned and told together, summed over instances
     near_tie_share: float = 0.02  # candidates within this share of the best cost …
     near_tie_s: float = 0.002  # … and these seconds are drawn from at random, so that routers do not herd

@@ -13,6 +13,7 @@ from extproc.api.errors import SHED
 from extproc.core.reasons.explanation import Explanation, Material
 from extproc.core.reasons.measured import Served
 from extproc.core.scaling.tally import Tally
+from extproc.core.values.decision import Rejection
 from extproc.core.values.instance import id_of
 from extproc.core.values.outcome import Outcome
 from extproc.observe.dashboard.rows import decision_row
@@ -183,7 +184,12 @@ def describe(known: Material) -> dict[str, Any]:
             for other in decision.alternatives
         ],
         "reason": decision.reason,
-        "rejected": [
-            {"instance": r.instance_id, "reason": r.reason, "needs": r.needs, "has": r.has} for r in decision.rejected
-        ],
+        "rejected": [_rejected(each) for each in decision.rejected],
     }
+
+
+def _rejected(rejection: Rejection) -> dict[str, Any]:
+    told = {"instance": rejection.instance_id, "reason": rejection.reason, "needs": rejection.needs}
+    continuation = rejection.continuation
+    more = {} if continuation is None else {"continuation": msgspec.structs.asdict(continuation)}
+    return {**told, "has": rejection.has, **more}

@@ -74,6 +74,7 @@ class StateSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     warm: float = 1.0
     slots: tuple[float, float, float] = (0.0, 0.0, 1.0)
     kv_block_tokens: int | None = None
+    draining_since_s: float | None = None
 
 
 class SpeedSeen(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -88,6 +88,7 @@ class Packer:
             seen.warm,
             seen.slots,
             seen.kv_block_tokens,
+            seen.draining_since_s,
         )
         return self._part(("state", instance.key), state, StateLine, new)
 
@@ -174,6 +175,7 @@ def _instance(part: Part, parts: Mapping[int, Part]) -> InstanceSeen:
         state.warm,
         state.slots,
         state.kv_block_tokens,
+        state.draining_since_s,
     )
 
 

@@ -11,7 +11,8 @@ from extproc.config_file.reload import ReloadCounts, changed
 
 _LIVE = frozenset(
     "stale_after_s max_in_flight max_queued max_kv_share zone admission max_hold_s drain_s max_streams no_instance "
-    "body_limit_bytes answer_models rollout_share tenants_share_prefixes trust_body_priority".split()
+    "body_limit_bytes answer_models rollout_share tenants_share_prefixes trust_body_priority "
+    "draining_continuation_tokens draining_continuation_s".split()
 )
 _NOT_LIVE_HEADER = "cluster_header"  # all other headers are of requests, and are read anew
 

@@ -14,6 +14,7 @@ import msgspec
 from extproc.core.admission.bounds import Bounds
 from extproc.core.column_rows import SURE
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
+from extproc.core.eligibility.continuation import Held
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
@@ -29,7 +30,7 @@ from extproc.core.pricing.money import typical_price
 from extproc.core.snapshot import Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.values.decision import Candidate, Claims, Cost, Decision, Reason, Rejection
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.core.values.request import Request
 
 _DOUBTS = (Reason.PUSHED_BACK, Reason.STALE, Reason.COOLING_DOWN)  # those of the first are asked first
@@ -49,7 +50,9 @@ def decide_one_by_one(
     for member in snapshot.members:
         hit, _ = held(request, snapshot, member, now)
         rejection = misfit(demand_of(request), member.instance)
-        rejection = rejection or obstacle(request, member, snapshot, now, full, hit.tokens)
+        rejection = rejection or obstacle(
+            request, member, snapshot, now, full, Held(hit.tokens, _most_held(request, snapshot, now))
+        )
         rung = _rung(request, member, snapshot, now, rejection)
         if rejection is not None:
             rejected.append(rejection)
@@ -75,6 +78,15 @@ def decide_one_by_one(
         broken = {} if bounds is None else _broken(request, snapshot, further, bounds, now)
         ranked += [each for each in further if broken.get(each.instance.id) is None]
     return Decision(chosen, tuple(ranked[: policy.alternatives]), tuple(rejected))
+
+
+def _most_held(request: Request, snapshot: Snapshot, now: float) -> float:
+    """Of the prompt, by one that is Ready and fulfils the request's demand."""
+    if not snapshot.policy.draining_continuation_tokens:
+        return 0.0
+    ready = [each for each in snapshot.members if each.instance.lifecycle is Lifecycle.READY]
+    fits = [each for each in ready if misfit(demand_of(request), each.instance) is None]
+    return max((held(request, snapshot, each, now)[0].tokens for each in fits), default=0)
 
 
 def _ranked(
@@ -152,6 +164,8 @@ def _held_back(priced: Candidate, member: Member, eligible: list[Member], snapsh
     """The same with what its start adds."""
 
     def progress(each: Member) -> float:
+        if each.instance.lifecycle is Lifecycle.DRAINING:
+            return 1.0
         return snapshot.warm_ups.progress(each.instance.key, each.ready_since_s, now)
 
     warm = [snapshot.ledger.work(each.instance.key).requests for each in eligible if progress(each) >= 1.0]

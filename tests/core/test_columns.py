@@ -91,6 +91,8 @@ POLICY: dict[str, tuple[Any, ...]] = {
     "alternatives": (0, 4),
     "zones": (ZONES,),
     "classes": (CLASSES,),
+    "draining_continuation_tokens": (150, 2000),
+    "draining_continuation_s": (3.0,),
 }
 # On half of the fleets adapters come and go everywhere.
 ADAPTERS = ("lora", "x", "y", "z")

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from extproc.core.eligibility.continuation import Held, continuable, may_continue, no_continuation
 from extproc.core.eligibility.kv_room import short, shortage
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.eligibility.placed import misplaced
@@ -65,12 +66,13 @@ DOUBTS = {
 
 
 class Fitting(msgspec.Struct, frozen=True):
-    """Who may serve a request."""
+    """Who may serve a request. `draining` are rows, and `able` only if the request is a continuation there."""
 
     able: Flags  # nothing stands against them that is never waived
     long_enough: Flags | None  # for all the output that may be asked for, too; None: all are
     sound: Flags | None  # nothing speaks against them that is waived where no better one is left (`Doubt`); None: all
     standing: Standing
+    draining: tuple[int, ...] = ()
 
     @property
     def fit(self) -> Flags:
@@ -119,26 +121,37 @@ def may_serve(model: str, instance: Instance) -> bool:
 
 
 def obstacle(
-    request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str], cached_tokens: float
+    request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str], held: Held
 ) -> Rejection | None:
     """First other constraint that an instance fails for a request, None if it may serve it.
 
-    `cached_tokens` of the prompt it is believed to hold.
+    `held`: tokens of the prompt that it and others are believed to hold.
     """
+    policy, instance = snapshot.policy, member.instance
+    lacking = no_continuation(request, member, policy, now, held)
+    continues = lacking is None and may_continue(member, policy, now)
+    rejection = unable(request, instance, snapshot, full, continues=continues)
+    if rejection is not None and rejection.reason is Reason.NOT_READY and lacking is not None:
+        return msgspec.structs.replace(rejection, continuation=lacking)
     return (
-        unable(request, member.instance, snapshot, full)
-        or shortage(request, member.instance, snapshot, cached_tokens)
-        or cramped(request, member.instance)
+        rejection
+        or shortage(request, instance, snapshot, held.here_tokens)
+        or cramped(request, instance)
         or doubtful(member, snapshot, now)
     )
 
 
-def unable(request: Request, instance: Instance, snapshot: Snapshot, full: Set[str]) -> Rejection | None:
-    """First of those that are never waived, but for the KV room (`shortage`); None if it fulfils them."""
+def unable(
+    request: Request, instance: Instance, snapshot: Snapshot, full: Set[str], *, continues: bool = False
+) -> Rejection | None:
+    """First of those that are never waived, but for the KV room (`shortage`); None if it fulfils them.
+
+    `continues`: it drains, and takes the request as a continuation.
+    """
     rejection = _too_long(request, instance)
     if rejection is not None:
         return rejection
-    if instance.lifecycle is not Lifecycle.READY:
+    if instance.lifecycle is not Lifecycle.READY and not continues:
         return Rejection(instance.id, Reason.NOT_READY, Lifecycle.READY.value, instance.lifecycle.value)
     rejection = _too_busy(request, instance, snapshot.ledger.work(instance.key), snapshot.policy)
     if rejection is not None:
@@ -156,6 +169,10 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
     columns = snapshot.columns
     standing = columns.standing(demand_of(request, whole=whole))
     able = standing.fits
+    draining = continuable(standing, snapshot, now) if columns.draining else ()
+    if draining:
+        able = able.copy()
+        able[list(draining)] = True
     sure_tokens, context_tokens = request.sure_tokens, request.context_tokens
     if sure_tokens > columns.least_room_tokens:
         able = able & (columns.room_tokens >= sure_tokens)
@@ -169,7 +186,7 @@ def fitting(request: Request, snapshot: Snapshot, now: float, full: Set[str], *,
             if key in columns.row_of:
                 able[columns.row_of[key]] = False
     long_enough = None if context_tokens <= columns.least_longest_tokens else columns.longest_tokens >= context_tokens
-    return Fitting(able, long_enough, _sound(snapshot, now), standing)
+    return Fitting(able, long_enough, _sound(snapshot, now), standing, draining)
 
 
 def _sound(snapshot: Snapshot, now: float) -> Flags | None:

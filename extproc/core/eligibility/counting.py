@@ -28,7 +28,7 @@ def wish_for(request: Request, snapshot: Snapshot, draw: float) -> Wish | None:
     a choice of instances, and the engines of some tell which tokens they hold. Of engines whose word has proven wrong
     one look-up in `_DOUBTFUL_EVERY` is made (`draw` in [0, 1) says which), to see whether it still is.
     """
-    ready = list(_ready(request, snapshot))
+    ready = list(_taking(request, snapshot))
     if len(ready) < 2:
         return None
     layouts = _layouts(request, snapshot, ready, doubtful=draw * _DOUBTFUL_EVERY < 1)
@@ -47,9 +47,13 @@ def _layouts(request: Request, snapshot: Snapshot, ready: list[Instance], doubtf
     return found
 
 
-def _ready(request: Request, snapshot: Snapshot) -> Iterator[Instance]:
+def _taking(request: Request, snapshot: Snapshot) -> Iterator[Instance]:
+    """Those that may take it: who drains only as far as the operator lets it take anything."""
+    continues = snapshot.policy.draining_continuation_tokens > 0
     for member in snapshot.members:
-        if member.instance.lifecycle is Lifecycle.READY and request.model in member.instance.models:
+        lifecycle = member.instance.lifecycle
+        takes = lifecycle is Lifecycle.READY or (continues and lifecycle is Lifecycle.DRAINING)
+        if takes and request.model in member.instance.models:
             yield member.instance
 
 

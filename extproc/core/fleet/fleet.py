@@ -36,11 +36,13 @@ class Member:
     """An instance as decisions see it: lifecycle under orders, and when its load was read on our clock.
 
     `ready_since_s` tells when we saw it become Ready; minus infinity for one that was Ready when we first looked.
+    `draining_since_s` tells the same of one that drains; None for all others.
     """
 
     instance: Instance
     observed_at_s: float
     ready_since_s: float = float("-inf")
+    draining_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +226,15 @@ class Fleet:
             else:  # reading the same record again must not make it look older or newer than it was
                 observed_at_s = max(observed_at_s, known.member.observed_at_s)
         effective = _effective(instance, self._orders.get(instance.id))
-        ready_since_s = now if self._read else float("-inf")
+        ready_since_s = first_seen_s = now if self._read else float("-inf")
         if known is not None:
             ready_since_s = _ready_since_s(known.member, effective, now)
-        elif absent is not None and absent.key == instance.key and absent.was_ready:
-            ready_since_s = float("-inf")  # it went on while its publisher was silent
-        member = Member(effective, observed_at_s, ready_since_s)
+            first_seen_s = now
+        elif absent is not None and absent.key == instance.key:  # it went on while its publisher was silent
+            first_seen_s = float("-inf")
+            ready_since_s = first_seen_s if absent.was_ready else ready_since_s
+        draining_since_s = _draining_since_s(None if known is None else known.member, effective, first_seen_s)
+        member = Member(effective, observed_at_s, ready_since_s, draining_since_s)
         self.freshest_at_s = max(self.freshest_at_s, observed_at_s)
         expires_at_s = now + record.ttl_s
         self._entries[instance.id] = _Entry(instance, member, expires_at_s)
@@ -245,7 +250,12 @@ class Fleet:
         entry = self._entries.get(instance_id)
         if entry is not None:
             effective, known = _effective(entry.published, lifecycle), entry.member
-            entry.member = Member(effective, known.observed_at_s, _ready_since_s(known, effective, now))
+            entry.member = Member(
+                effective,
+                known.observed_at_s,
+                _ready_since_s(known, effective, now),
+                _draining_since_s(known, effective, now),
+            )
             self._list(entry.member, known)
 
     def _list(self, member: Member, before: Member | None) -> None:
@@ -290,3 +300,12 @@ def _ready_since_s(known: Member, instance: Instance, now: float) -> float:
     was = known.instance
     stays_ready = was.lifecycle is Lifecycle.READY and instance.lifecycle is Lifecycle.READY
     return known.ready_since_s if stays_ready and was.key == instance.key else now
+
+
+def _draining_since_s(known: Member | None, instance: Instance, now: float) -> float | None:
+    """When an instance began to drain, given what was known of it; None if it does not."""
+    if instance.lifecycle is not Lifecycle.DRAINING:
+        return None
+    if known is None or known.draining_since_s is None or known.instance.key != instance.key:
+        return now
+    return known.draining_since_s

@@ -219,6 +219,8 @@ class Pricing:
         starts = {}
         for row in np.flatnonzero(eligible & (now < columns.ready_since_s + WINDOW_S)).tolist():
             member = self._snapshot.members[row]
+            if member.draining_since_s is not None:  # it was Ready before, and is warm
+                continue
             progress = self._snapshot.warm_ups.progress(member.instance.key, member.ready_since_s, now)
             if progress < 1.0:
                 starts[row] = progress

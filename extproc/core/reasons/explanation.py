@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from extproc.core.pairs.lacking import with_stack
+from extproc.core.reasons.continuation_text import why
 from extproc.core.reasons.measured import Measured
 from extproc.core.reasons.model_choice import ModelsTold
 from extproc.core.reasons.nearest_miss import Miss, distance, nearest_miss
 from extproc.core.reasons.rejection_text import said
 from extproc.core.snapshot import Policy, Snapshot
-from extproc.core.values.decision import Candidate, Cost, Decision, Reason, Rejection, Way
+from extproc.core.values.decision import Candidate, Cost, Decision, NoContinuation, Reason, Rejection, Way
 from extproc.core.values.request import Request, RequestClass
 
 WEIGHTS = "weights"  # name of the term that is no field of `Cost`
@@ -77,6 +78,7 @@ class Failed:
     needs: str | float | tuple[str, ...]
     has: str | float | tuple[str, ...]
     text: str
+    continuation: NoContinuation | None = None  # of one that drains: why it does not take this as a continuation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Option:
     tpot_s: float
     doubt: str = ""  # the constraint that it failed, and that was waived since no other instance was left
     partner: str | None = None  # that would compute the prompt for it; None: it does all by itself
+    continues: str = ""  # why it takes the request though it drains; "": it does not drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +156,9 @@ def explain(known: Material, trace_id: str = "", outcome: Measured | None = None
     if partner is not None:
         waived.pop(partner, None)  # it takes no whole request, and need not
     options = tuple(
-        _option(Way(each, decision.partner), waived.pop(each.instance.id, None)) for each in decision.candidates
+        _option(known, Way(each, decision.partner), waived.pop(each.instance.id, None)) for each in decision.candidates
     )
-    others = tuple(_option(each) for each in decision.others)
+    others = tuple(_option(known, each) for each in decision.others)
     nearest = "" if known.miss is None else known.miss.instance
     rejected = sorted(
         waived.values() if decision.chosen else decision.rejected,
@@ -215,8 +218,8 @@ def cached_source(candidate: Candidate) -> str:
     return "recent" if claims.recent_tokens == tokens and claims.learned_tokens != tokens else "learned"
 
 
-def _option(way: Way, doubt: Rejection | None = None) -> Option:
-    candidate = way.candidate
+def _option(known: Material, way: Way, doubt: Rejection | None = None) -> Option:
+    candidate, asked, most_tokens = way.candidate, known.request, known.policy.draining_continuation_tokens
     return Option(
         instance=candidate.instance.id,
         address=candidate.instance.address,
@@ -228,6 +231,7 @@ def _option(way: Way, doubt: Rejection | None = None) -> Option:
         tpot_s=candidate.tpot_s,
         doubt="" if doubt is None else said(doubt),
         partner=_partner(way),
+        continues=why(candidate, asked.prompt_tokens, asked.expected_output_tokens, most_tokens),
     )
 
 
@@ -238,6 +242,7 @@ def _failed(rejection: Rejection) -> Failed:
         needs=rejection.needs,
         has=rejection.has,
         text=said(rejection),
+        continuation=rejection.continuation,
     )
 
 

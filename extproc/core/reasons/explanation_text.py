@@ -57,7 +57,8 @@ def as_line(told: Explanation, served_by: str = "") -> str:
         parts += [f"instance=none; {told.miss.reason}: {told.miss.text}" if told.miss else "instance=none"]
         return _printable("; ".join(parts))
     chosen = told.options[0]
-    parts.append(f"instance={chosen.instance[:_NAME_COLUMNS]}")
+    drains = " (Draining, a continuation)" if chosen.continues else ""
+    parts.append(f"instance={chosen.instance[:_NAME_COLUMNS]}{drains}")
     other = next((option.instance for option in told.options[1:] if option.address == served_by), "")
     if other or (served_by and served_by != chosen.address):
         parts.append(f"served by={(other or served_by)[:_NAME_COLUMNS]}")
@@ -125,6 +126,7 @@ def _options(options: Sequence[Option]) -> list[str]:
     notes = [f"{_OTHER}: {', '.join(merged)}"] if merged else []
     notes += [f"0 everywhere: {', '.join(zero)}"] if zero else []
     notes += [f"{option.instance} {option.doubt}; but no better one is left" for option in options if option.doubt]
+    notes += [f"{option.instance} {option.continues}" for option in options if option.continues]
     return [*lines, *(line for note in notes for line in _wrapped(note, _INDENT))]
 
 

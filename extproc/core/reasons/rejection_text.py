@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extproc.core.admission.gate import ROUTER
+from extproc.core.reasons.continuation_text import why_not
 from extproc.core.values.decision import Reason, Rejection
 
 _NAMES_SHOWN = 4
@@ -41,7 +42,8 @@ def said(rejection: Rejection) -> str:
         case Reason.PLACEMENT_UNREADABLE:
             return f"is left out: {_not_understood(needs)}"
         case Reason.NOT_READY:
-            return f"is {has}, not {needs}"
+            more = "" if rejection.continuation is None else f", {why_not(rejection.continuation)}"
+            return f"is {has}, not {needs}{more}"
         case Reason.MODEL_COLD:
             return f"is loaded nowhere, {has}"
         case Reason.MODEL_LOADING:

@@ -75,6 +75,7 @@ def _instance(member: Member, snapshot: Snapshot, now: float, doubtful: Set[str]
         snapshot.warm_ups.progress(key, member.ready_since_s, now) if is_new else 1.0,
         snapshot.adapters.row(key),
         None if layout is None else layout.block_size_tokens,
+        None if member.draining_since_s is None else _finite(member.draining_since_s),
     )
 
 

@@ -34,7 +34,7 @@ from extproc.core.snapshot import Policy, Snapshot
 from extproc.core.speeds.speed import Speed
 from extproc.core.tokens.beliefs import Beliefs
 from extproc.core.values.decision import Decision
-from extproc.core.values.instance import Instance
+from extproc.core.values.instance import Instance, Lifecycle
 from extproc.core.values.option import Choice, Option
 from extproc.core.values.request import KvLayout
 
@@ -75,7 +75,7 @@ def snapshot_of(seen: Seen, option: OptionSeen, policy: Policy) -> Snapshot:
     """What was looked at for one of the models; it answers for that one's request alone."""
     instances = {each.instance.key: each for each in seen.instances}
     return Snapshot(
-        tuple(Member(each.instance, each.observed_at_s, _long_ago(each.ready_since_s)) for each in seen.instances),
+        tuple(map(_member, seen.instances)),
         _long_ago(seen.heard_at_s),
         _Ledger(instances),
         _Learned(option),
@@ -91,6 +91,12 @@ def snapshot_of(seen: Seen, option: OptionSeen, policy: Policy) -> Snapshot:
         Columns(),
         policy,
     )
+
+
+def _member(seen: InstanceSeen) -> Member:
+    drains = seen.instance.lifecycle is Lifecycle.DRAINING
+    draining_since_s = _long_ago(seen.draining_since_s) if drains else None
+    return Member(seen.instance, seen.observed_at_s, _long_ago(seen.ready_since_s), draining_since_s)
 
 
 def _long_ago(at_s: float | None) -> float:

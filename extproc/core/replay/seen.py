@@ -51,6 +51,7 @@ class InstanceSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     warm: float = 1.0  # how far its start has come
     slots: tuple[float, float, float] = (0.0, 0.0, 1.0)  # `Adapters.row`
     kv_block_tokens: int | None = None  # of its engine's events; None: it tells of none
+    draining_since_s: float | None = None  # of one that drains; None: it did when the router first looked
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):

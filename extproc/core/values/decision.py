@@ -51,6 +51,22 @@ class Reason(StrEnum):
     NO_INSTANCE = "no_instance"  # nothing is registered at all
 
 
+class Why(StrEnum):
+    """Why an instance that drains does not take a request as a continuation."""
+
+    DRAINS_TOO_LONG = "drains_too_long"  # seconds, as many as are allowed and as it has drained for
+    PREFIX_TOO_SHORT = "prefix_too_short"  # tokens that it would have to hold alone of the prompt, and those it does
+    TOO_MUCH_WORK = "too_much_work"  # tokens yet to be computed, of prompt and answer, and those that are allowed
+
+
+class NoContinuation(msgspec.Struct, frozen=True):
+    """The first rule of continuations that a request fails on an instance that drains, with its two numbers."""
+
+    why: Why
+    needs: float
+    has: float
+
+
 class Rejection(msgspec.Struct, frozen=True):
     """A hard constraint that an instance fails, with the two numbers (or names) that clash."""
 
@@ -58,6 +74,7 @@ class Rejection(msgspec.Struct, frozen=True):
     reason: Reason
     needs: str | float | tuple[str, ...]
     has: str | float | tuple[str, ...]
+    continuation: NoContinuation | None = None  # of one that drains, where it might have taken the request
 
 
 _PLACES = {reason: float(place) for place, reason in enumerate(Reason)}
