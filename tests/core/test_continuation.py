@@ -28,14 +28,15 @@ NOW = 20.0
 SETTING = Policy(draining_continuation_tokens=500, draining_continuation_s=60.0)
 TURN = {"prompt_tokens": 5000, "prefix": blocks(1, 78), "expected_output_tokens": 100}  # 78 blocks are 4,992 tokens
 SECOND = {"prompt_tokens": 5200, "prefix": (*blocks(1, 78), *blocks(2, 3)), "expected_output_tokens": 100}
+RUNNING = Load(running=2, waiting=0, kv_usage=0.01)
 BUSY = Load(running=60, waiting=20, kv_usage=0.5)
 
 
 def drained(
     policy: Policy = SETTING, home: dict[str, Any] | None = None, others: tuple[dict[str, Any], ...] = ({},)
 ) -> Router:
-    """`home` has computed a turn and then drains; others are Ready."""
-    first = instance("home", **(home or {}))
+    """`home` has computed a turn and then drains, with requests of others; others are Ready."""
+    first = instance("home", **({"load": RUNNING} | (home or {})))
     made = router(first, policy=policy)
     assert made.choose(request("first", **TURN), 1.0, 0.0).chosen is not None
     made.release("first", 5.0)
@@ -43,7 +44,7 @@ def drained(
     made.take(made.fleet.apply(Ordered(id="home", lifecycle=Lifecycle.DRAINING), DRAINED_AT_S))
     publish(made, first, DRAINED_AT_S + 1.0)
     for number, changes in enumerate(others):
-        publish(made, instance(f"other-{number}", **changes), DRAINED_AT_S + 1.0)
+        publish(made, instance(f"other-{number}", **({"load": RUNNING} | changes)), DRAINED_AT_S + 1.0)
     return made
 
 
@@ -105,6 +106,31 @@ def test_as_many_tokens_as_are_allowed_and_as_long_as_it_is_allowed(now: float) 
     assert chosen(asked(drained(), now, prompt_tokens=5284, expected_output_tokens=208)) == "home"
 
 
+def test_one_that_has_nothing_left_to_do_takes_nothing_more() -> None:
+    """Whoever stops those that are idle may do so at any moment."""
+    made = drained(home={"load": Load(running=0, waiting=0, kv_usage=0.0)})
+    assert why_not(asked(made)) == NoContinuation(Why.IDLE, 1, 0)
+    text = told(made).rejected[0].text
+    assert (
+        text == "is Draining, not Ready, and has nothing left to do: it takes continuations only beside other requests"
+    )
+
+
+def test_sessions_that_go_on_for_ever_move_before_their_instance_is_stopped() -> None:
+    """Each turn overlaps the one before: beside each other they never leave it idle."""
+    made, now, last_s = drained(others=({"hardware": "l40s"},)), DRAINED_AT_S + 1.0, 0.0
+    prefix = TURN["prefix"]
+    for turn in range(200):
+        prefix = (*prefix, *blocks(10 + turn, 1))
+        wanted = request(f"turn {turn}", prefix=prefix, prompt_tokens=64 * len(prefix) + 32, expected_output_tokens=100)
+        decision = made.choose(wanted, now, 0.0)
+        if chosen(decision) == "home":
+            last_s = now
+        made.release(f"turn {turn - 2}", now)
+        now += 1.0
+    assert last_s == DRAINED_AT_S + SETTING.draining_continuation_s - 1.0
+
+
 def test_by_default_it_takes_nothing_and_nothing_is_said_of_continuations() -> None:
     decision = asked(drained(Policy()))
     assert chosen(decision) == "other-0"
@@ -144,7 +170,7 @@ def test_what_its_engine_tells_goes_before_what_was_learned(tells: int) -> None:
 
 def test_a_full_one_takes_no_continuation_either() -> None:
     """All other constraints hold as for any instance, with their own reasons."""
-    made = drained(others=({"tags": {"max_in_flight": "none"}},), policy=replace(SETTING, max_in_flight=1))
+    made = drained(others=({"tags": {"max_in_flight": "none"}},), policy=replace(SETTING, max_in_flight=3))
     asked_first = made.choose(request("running", **SECOND), NOW, 0.0)
     assert chosen(asked_first) == "home"
     decision = asked(made)
@@ -255,7 +281,7 @@ def test_columns_decide_of_continuations_as_one_after_the_other_would(seed: int)
         scene.step(chance, 0.02)
         turn = request(f"turn {number}", prefix=blocks(chance.randint(10, 13), 14))
         home = scene.router.choose(turn, scene.now, 0.0).chosen
-        scene.router.release(turn.id, scene.now)
+        scene.router.release(f"turn {number - 5}", scene.now)
         if home is not None:
             lifecycle = chance.choice((Lifecycle.DRAINING, Lifecycle.DRAINING, Lifecycle.READY))
             scene.publish(home.instance.id, some(chance, INSTANCE, 0.02) | {"lifecycle": lifecycle})

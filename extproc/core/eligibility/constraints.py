@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from extproc.core.eligibility.continuation import Held, continuable, may_continue, no_continuation
+from extproc.core.eligibility.continuation import Held, continuable, no_continuation, takes_continuations
 from extproc.core.eligibility.kv_room import short, shortage
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.eligibility.placed import misplaced
@@ -127,10 +127,11 @@ def obstacle(
 
     `held`: tokens of the prompt that it and others are believed to hold.
     """
-    policy, instance = snapshot.policy, member.instance
-    lacking = no_continuation(request, member, policy, now, held)
-    continues = lacking is None and may_continue(member, policy, now)
-    rejection = unable(request, instance, snapshot, full, continues=continues)
+    instance, lacking = member.instance, None
+    drains = takes_continuations(member, snapshot)
+    if drains:
+        lacking = no_continuation(request, member, snapshot, now, held)
+    rejection = unable(request, instance, snapshot, full, continues=drains and lacking is None)
     if rejection is not None and rejection.reason is Reason.NOT_READY and lacking is not None:
         return msgspec.structs.replace(rejection, continuation=lacking)
     return (

@@ -7,6 +7,7 @@ from extproc.core.values.instance import Lifecycle
 
 _WHY_NOT = {
     Why.DRAINS_TOO_LONG: "for {has:,.0f} s: it took continuations for {needs:,.0f} s",
+    Why.IDLE: "and has nothing left to do: it takes continuations only beside other requests",
     Why.PREFIX_TOO_SHORT: "no continuation: it alone holds {has:,.0f} tokens of the prompt, {needs:,.0f} are needed",
     Why.TOO_MUCH_WORK: "too much for a continuation: {needs:,.0f} tokens are to be computed, {has:,.0f} may be",
 }

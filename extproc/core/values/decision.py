@@ -55,6 +55,7 @@ class Why(StrEnum):
     """Why an instance that drains does not take a request as a continuation."""
 
     DRAINS_TOO_LONG = "drains_too_long"  # seconds, as many as are allowed and as it has drained for
+    IDLE = "idle"  # requests, the one that it would need to have and the none that it has: it is free to be stopped
     PREFIX_TOO_SHORT = "prefix_too_short"  # tokens that it would have to hold alone of the prompt, and those it does
     TOO_MUCH_WORK = "too_much_work"  # tokens yet to be computed, of prompt and answer, and those that are allowed
 
