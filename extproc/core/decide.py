@@ -9,7 +9,7 @@ import numpy as np
 
 from extproc.core.admission.bounds import Bounds, kept
 from extproc.core.eligibility.constraints import Fitting, fitting, last_resorts, obstacle, with_kv_room
-from extproc.core.eligibility.continuation import Held, held_elsewhere, with_continuations
+from extproc.core.eligibility.continuation import held_elsewhere, with_continuations
 from extproc.core.prefixes.cached import Cached, Hits
 from extproc.core.pricing.cost import Prices, Pricing
 from extproc.core.pricing.near_tie import draw_near_tie, least
@@ -113,11 +113,10 @@ def _rejected(
     misfits, of_demand = found.standing.misfits, found.standing.rejected
     if out == len(of_demand):
         return of_demand
-    held_tokens = np.zeros(len(fit)) if cached_tokens is None else cached_tokens
-    elsewhere_tokens = held_elsewhere(found.standing.fits, held_tokens) if found.draining else 0.0
+    held = np.zeros(len(fit)) if cached_tokens is None else cached_tokens
+    elsewhere = held_elsewhere(found.standing.fits, held) if found.draining else 0.0
     rejections = (
-        misfits[row]
-        or obstacle(request, snapshot.members[row], snapshot, now, full, Held(held_tokens.item(row), elsewhere_tokens))
+        misfits[row] or obstacle(request, snapshot.members[row], snapshot, now, full, held.item(row), elsewhere)
         for row in np.flatnonzero(~fit).tolist()
     )
     return tuple([each for each in rejections if each is not None])

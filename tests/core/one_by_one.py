@@ -14,7 +14,6 @@ import msgspec
 from extproc.core.admission.bounds import Bounds
 from extproc.core.column_rows import SURE
 from extproc.core.eligibility.constraints import demand_of, misfit, obstacle
-from extproc.core.eligibility.continuation import Held
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.fleet.fleet import Member
 from extproc.core.flight.pace import MEMORY_S
@@ -51,7 +50,7 @@ def decide_one_by_one(
         hit, _ = held(request, snapshot, member, now)
         rejection = misfit(demand_of(request), member.instance)
         rejection = rejection or obstacle(
-            request, member, snapshot, now, full, Held(hit.tokens, _most_held(request, snapshot, now))
+            request, member, snapshot, now, full, hit.tokens, _most_held(request, snapshot, now)
         )
         rung = _rung(request, member, snapshot, now, rejection)
         if rejection is not None:

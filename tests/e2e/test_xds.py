@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI, AsyncStream, OpenAIError
+from openai.types.chat import ChatCompletionChunk
 
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
@@ -28,6 +29,7 @@ from tests.redis_server import RedisServer
 
 READY_S = 60.0
 LONG_TOKENS = 1000  # at about 7 ms each
+FOR_EVER_TOKENS = 30_000
 
 
 @dataclass
@@ -58,12 +60,12 @@ class Mesh:
         )
         return backend, agent
 
-    async def ask(self) -> str | None:
-        """The instance that was chosen for a small request; None if that failed or nobody was chosen."""
+    async def ask(self, content: str = "hello") -> str | None:
+        """The instance that was chosen for a small answer; None if that failed or nobody was chosen."""
         before = len(await self.decisions())
         try:
             await self.openai.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=2
+                model=MODEL, messages=[{"role": "user", "content": content}], max_tokens=2
             )
         except OpenAIError:
             return None
@@ -84,14 +86,26 @@ class Mesh:
             return None
         return sum(int(line.rpartition("::")[2]) for line in mine)
 
+    async def begin_story(self, tokens: int) -> AsyncStream[ChatCompletionChunk]:
+        """A long answer, of which the first token is there."""
+        stream = await self.openai.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "a long story"}],
+            max_tokens=tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        await anext(stream)
+        return stream
+
 
 @asynccontextmanager
-async def mesh(folder: Path, shape: Shape) -> AsyncIterator[Mesh]:
+async def mesh(folder: Path, shape: Shape, *serve_flags: str) -> AsyncIterator[Mesh]:
     async with AsyncExitStack() as stack:
         redis = stack.enter_context(RedisServer("valkey", folder))
         processes = await stack.enter_async_context(Processes(folder))
         anywhere = ("--listen", f"{HOST}:0", "--metrics-listen", f"{HOST}:0", "--redis-url", redis.url)
-        serve = await processes.start_extproc("serve", "serve", *anywhere, "--drain-s", "1")
+        serve = await processes.start_extproc("serve", "serve", *anywhere, "--drain-s", "1", *serve_flags)
         xds = await processes.start_extproc("xds", "xds", *anywhere, "--shape", shape, "--settle-s", "0")
         router = await wait_for_line(serve, r"ext_proc on port (\d+), pages on port (\d+)", READY_S)
         plane = await wait_for_line(xds, r"xDS on port (\d+)", READY_S)
@@ -130,14 +144,7 @@ async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp
         await eventually(made.ask, lambda chosen: chosen == "fast")
         assert await made.count("rq_total", fast)
 
-        stream = await made.openai.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "a long story"}],
-            max_tokens=LONG_TOKENS,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        chunks = [await anext(stream)]
+        stream = await made.begin_story(LONG_TOKENS)
         await registry.order("fast", Lifecycle.DRAINING)
         await eventually(made.ask, lambda chosen: chosen == "slow")
         await made.processes.stop(agent)
@@ -145,6 +152,41 @@ async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp
         await registry.remove("fast")
         await eventually(lambda: made.count("rq_active", fast), lambda active: active is None)
         assert await made.ask() == "slow"
-        chunks += [chunk async for chunk in stream]
+        chunks = [chunk async for chunk in stream]
         assert chunks[-1].usage is not None
         assert chunks[-1].usage.completion_tokens == LONG_TOKENS
+
+
+@pytest.mark.parametrize("shape", Shape)
+async def test_a_session_goes_on_at_an_instance_that_drains_until_nothing_else_runs_there(
+    shape: Shape, tmp_path: Path
+) -> None:
+    """Envoy finds it though it balances nothing to it; whoever is new goes to the slower one."""
+    session = "a prefix that is worth keeping " * 300  # about 2,300 tokens
+    flags = ("--draining-continuation-tokens", "500")
+    async with mesh(tmp_path, shape, *flags) as made, Registry(made.redis_url) as registry:
+        fast, _ = await made.start(EngineSpec("fast", "h100_sxm"))
+        await made.start(EngineSpec("slow", "l40s"))
+        await asyncio.to_thread(made.envoy.start)
+        await eventually(made.ask, lambda chosen: chosen == "fast")
+        assert await made.ask(session) == "fast"
+        stream = await made.begin_story(FOR_EVER_TOKENS)
+        await registry.order("fast", Lifecycle.DRAINING)
+        await eventually(made.ask, lambda chosen: chosen == "slow")
+
+        async def health() -> str:
+            page = await asyncio.to_thread(made.envoy.page, "/clusters")
+            return next(
+                line for line in page.splitlines() if line.startswith(f"pool::{HOST}:{fast.port}::health_flags")
+            )
+
+        await eventually(health, lambda line: not line.endswith("healthy"))
+        asked = await made.count("rq_total", fast)
+        assert await made.ask(f"{session} and another question") == "fast"
+        assert await made.count("rq_total", fast) == (asked or 0) + 1
+        assert await made.ask(f"another {session}") == "slow"
+        told = (await made.decisions())[-1]["rejected"]
+        assert [(each["reason"], each["continuation"]["why"]) for each in told] == [("not_ready", "prefix_too_short")]
+        await stream.close()
+        await eventually(lambda: made.ask(f"{session} and the last question"), lambda chosen: chosen == "slow")
+        assert (await made.decisions())[-1]["rejected"][0]["continuation"]["why"] in ("idle", "prefix_too_short")

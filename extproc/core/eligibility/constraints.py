@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from extproc.core.eligibility.continuation import Held, continuable, no_continuation, takes_continuations
+from extproc.core.eligibility.continuation import continuable, no_continuation, takes_continuations
 from extproc.core.eligibility.kv_room import short, shortage
 from extproc.core.eligibility.limits import limits_of
 from extproc.core.eligibility.placed import misplaced
@@ -121,22 +121,28 @@ def may_serve(model: str, instance: Instance) -> bool:
 
 
 def obstacle(
-    request: Request, member: Member, snapshot: Snapshot, now: float, full: Set[str], held: Held
+    request: Request,
+    member: Member,
+    snapshot: Snapshot,
+    now: float,
+    full: Set[str],
+    cached_tokens: float,
+    elsewhere_tokens: float = 0.0,
 ) -> Rejection | None:
     """First other constraint that an instance fails for a request, None if it may serve it.
 
-    `held`: tokens of the prompt that it and others are believed to hold.
+    `cached_tokens` of the prompt it is believed to hold; the rest is as in `no_continuation`.
     """
     instance, lacking = member.instance, None
     drains = takes_continuations(member, snapshot)
     if drains:
-        lacking = no_continuation(request, member, snapshot, now, held)
+        lacking = no_continuation(request, member, snapshot, now, cached_tokens, elsewhere_tokens)
     rejection = unable(request, instance, snapshot, full, continues=drains and lacking is None)
     if rejection is not None and rejection.reason is Reason.NOT_READY and lacking is not None:
         return msgspec.structs.replace(rejection, continuation=lacking)
     return (
         rejection
-        or shortage(request, instance, snapshot, held.here_tokens)
+        or shortage(request, instance, snapshot, cached_tokens)
         or cramped(request, instance)
         or doubtful(member, snapshot, now)
     )

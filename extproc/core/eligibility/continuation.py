@@ -12,7 +12,7 @@ move before what runs would be cut off.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from extproc.core.snapshot import Snapshot
 
 OWN_SHARE = 0.5  # of a prompt: with less of it held by this instance alone, most is as well computed anywhere else
-
-
-class Held(NamedTuple):
-    """Tokens of one prompt that are believed to be held."""
-
-    here_tokens: float  # by the instance itself
-    elsewhere_tokens: float = 0.0  # the most that one has who is Ready and fulfils the request's demand
 
 
 def over(member: Member, snapshot: Snapshot, now: float) -> NoContinuation | None:
@@ -51,17 +44,21 @@ def takes_continuations(member: Member, snapshot: Snapshot) -> bool:
 
 
 def no_continuation(
-    request: Request, member: Member, snapshot: Snapshot, now: float, held: Held
+    request: Request, member: Member, snapshot: Snapshot, now: float, cached_tokens: float, elsewhere_tokens: float
 ) -> NoContinuation | None:
-    """Why a request is no continuation for an instance that `takes_continuations`; None if it is one."""
+    """Why a request is no continuation for an instance that `takes_continuations`; None if it is one.
+
+    Tokens of its prompt are believed to be held: so many by the instance itself, and `elsewhere_tokens` by the one that
+    holds the most of those who are Ready and fulfil the request's demand.
+    """
     ended = over(member, snapshot, now)
     if ended is not None:
         return ended
-    needed_tokens, own_tokens = OWN_SHARE * request.prompt_tokens, held.here_tokens - held.elsewhere_tokens
-    if own_tokens < needed_tokens or not held.here_tokens:
+    needed_tokens, own_tokens = OWN_SHARE * request.prompt_tokens, cached_tokens - elsewhere_tokens
+    if own_tokens < needed_tokens or not cached_tokens:
         return NoContinuation(Why.PREFIX_TOO_SHORT, needed_tokens, max(0.0, own_tokens))
     most_tokens = snapshot.policy.draining_continuation_tokens
-    work_tokens = request.prompt_tokens - held.here_tokens + request.expected_output_tokens
+    work_tokens = request.prompt_tokens - cached_tokens + request.expected_output_tokens
     return NoContinuation(Why.TOO_MUCH_WORK, work_tokens, most_tokens) if work_tokens > most_tokens else None
 
 
@@ -89,7 +86,7 @@ def with_continuations(
     """
     able, elsewhere_tokens = found.able.copy(), held_elsewhere(found.standing.fits, held_tokens)
     for row in found.draining:
-        held = Held(held_tokens.item(row), elsewhere_tokens)
-        if no_continuation(request, snapshot.members[row], snapshot, now, held) is not None:
+        cached_tokens = held_tokens.item(row)
+        if no_continuation(request, snapshot.members[row], snapshot, now, cached_tokens, elsewhere_tokens) is not None:
             able[row] = False
     return msgspec.structs.replace(found, able=able)

@@ -20,7 +20,7 @@ class Lifecycle(StrEnum):
     STARTING = "Starting"  # the process exists, its port does not answer yet
     LOADING = "Loading"  # the port answers, the model is not served yet
     READY = "Ready"
-    DRAINING = "Draining"  # finishes what it has, takes nothing new
+    DRAINING = "Draining"  # finishes what it has, takes nothing new, or only short continuations of it
     UNHEALTHY = "Unhealthy"  # does not answer, or answers that it is ill
     STOPPED = "Stopped"  # ended on purpose
 
