@@ -75,9 +75,9 @@ function bar(option, first, names, low, high) {
   }
   const cached = option.cached_tokens ? `${count(option.cached_tokens)} cached (${option.cached_source})` : "nothing cached";
   const terms = names.filter((name) => Math.abs(option.terms_s[name]) >= LEAST_S).map((name) => `${name} ${seconds(option.terms_s[name])}`);
-  const line = make("div", first ? "option first" : "option", make("span", "who", who(option)), track, make("span", "total", seconds(option.total_s)), make("span", "cached", option.doubt || cached));
+  const line = make("div", first ? "option first" : "option", make("span", "who", who(option)), track, make("span", "total", seconds(option.total_s)), make("span", "cached", option.doubt || option.continues || cached));
   line.setAttribute("role", "listitem");
-  line.setAttribute("aria-label", `${who(option)}${first ? ", chosen" : ""}: ${seconds(option.total_s)}, ${terms.join(", ")}, ${option.doubt || cached}`);
+  line.setAttribute("aria-label", `${who(option)}${first ? ", chosen" : ""}: ${seconds(option.total_s)}, ${terms.join(", ")}, ${option.doubt || option.continues || cached}`);
   return line;
 }
 
