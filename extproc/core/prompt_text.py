@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from extproc.core.flight.work import DEFAULT_BLOCK_SIZE_TOKENS
 from extproc.core.models.signals import Signals, signals_of
@@ -14,8 +15,7 @@ Chain = Callable[[str], tuple[int, ...]]
 """From a salt to the hash chain of a prompt's blocks under it; empty if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptText:
+class PromptText(msgspec.Struct, frozen=True):
     """One prompt's text, whichever model it is for. `chain` and `signals` cost by its length: made when asked for."""
 
     counts: Counts  # as `token_counts` has them; () if there is no text

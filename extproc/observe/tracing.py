@@ -14,10 +14,9 @@ import asyncio
 import re
 import threading
 import time
-from dataclasses import replace
 from types import TracebackType
 
-import msgspec
+from msgspec import structs
 from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
@@ -97,7 +96,8 @@ class Tracing:
         span = self._decided(exchange, reply, took_s)
         if span is None:
             return reply
-        return replace(reply, features=msgspec.structs.replace(reply.features, trace=_named(span.get_span_context())))
+        features = structs.replace(reply.features, trace=_named(span.get_span_context()))
+        return structs.replace(reply, features=features)
 
     def replied(self, exchange: Exchange, reply: Reply, took_s: float) -> None:
         """A request was answered; unless it was routed its span ends now."""

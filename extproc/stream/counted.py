@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
+
+from msgspec import structs
 
 from extproc.core.eligibility.counting import wish_for
 from extproc.core.features import with_count, with_ids
@@ -31,7 +32,7 @@ def counted(
         count = yield from moment.ask(CountTokens(request.model, what, want_ids=bool(wish.layouts)))
         if isinstance(count, ExactCount):
             request = with_count(request, prompt, count, wish.layouts)
-    return (replace(options[0], request=request), *options[1:])
+    return (structs.replace(options[0], request=request), *options[1:])
 
 
 def _what(prompt: Prompt) -> Countable | Callable[[], Countable | None] | None:

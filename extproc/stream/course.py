@@ -10,7 +10,6 @@ where the client or the fleet is at fault, with PassOn where Envoy guesses bette
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
@@ -152,7 +151,7 @@ class Course:
         self.shadow = yield from shadowed(self._router, self._rules, self._head, prompt, plan, likeliest, moment)
         self.choice, self.decided_at_s = self.shadow.choice, self.shadow.decided_at_s
         reply = self.pass_on(REASON, moment.draw)
-        return replace(reply, features=self.shadow.features) if isinstance(reply, PassOn) else reply
+        return structs.replace(reply, features=self.shadow.features) if isinstance(reply, PassOn) else reply
 
     def _prompt(self, body: bytes) -> Prompt:
         return self._trusted(self._head.endpoint.parse(body, self._head.content_type))
@@ -224,12 +223,12 @@ class Course:
         request, head = choice.option.request, self._head
         reply = route_to(self._router, request, choice.decision, self._rules, in_header=head.gateway is not None)
         if receipt:
-            reply = replace(reply, features=structs.replace(reply.features, charge=receipt))
+            reply = structs.replace(reply, features=structs.replace(reply.features, charge=receipt))
         if request.model == self.plan.asked:
             return reply
         changed = self._renamed(chunks, self.plan.asked, request.model)
         self.headers = (*self.headers, (MODEL_HEADER, quote(request.model, safe=_HEADER_TEXT)))
-        return replace(reply, path=changed.path, body=changed.body)
+        return structs.replace(reply, path=changed.path, body=changed.body)
 
     def _renamed(self, chunks: tuple[Chunk, ...], old: str, new: str) -> Renamed:
         """The client's call with another model, for which a body is searched only if whoever read it has not."""
@@ -242,7 +241,7 @@ class Course:
         """The reply where nobody can serve it; the choice says why, also of a model that is loaded nowhere."""
         outlook = outlook_of(self._router, choice, moment.now)
         if outlook is not None:
-            choice = replace(choice, decision=outlook.told(choice.decision))
+            choice = structs.replace(choice, decision=outlook.told(choice.decision))
         if self.choice is None:
             self.decided_at_s = moment.now
         self.choice = choice

@@ -8,7 +8,8 @@ Endpoint": https://github.com/kubernetes-sigs/gateway-api-inference-extension/tr
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+
+import msgspec
 
 from extproc.api import errors
 from extproc.api.errors import Dialect
@@ -23,8 +24,7 @@ from extproc.stream.rules import Destination, Rules
 _MOST_ENDPOINTS = 3  # named for what is not decided upon
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
+class Gateway(msgspec.Struct, frozen=True):
     """A proxy that reads endpoints alone, and those of a subset only if it names one."""
 
     subset: frozenset[str] | None = None

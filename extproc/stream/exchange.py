@@ -30,6 +30,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum, auto
 
+from msgspec import structs
+
 from extproc.api import errors
 from extproc.api.body import Chunk
 from extproc.api.caller import wants_explanation
@@ -280,7 +282,7 @@ class Exchange:
         intake = self._intake
         if intake is None and isinstance(reply, RouteTo) and reply.body is not None and self._has_length:
             # Envoy answers 500 if the two differ. A length where there was none would not go with chunks or trailers.
-            reply = replace(reply, headers=(*reply.headers, ("content-length", str(size_of(reply.body)))))
+            reply = structs.replace(reply, headers=(*reply.headers, ("content-length", str(size_of(reply.body)))))
         if intake is None or isinstance(reply, Answer):
             return self._end(reply)
         to_headers, onward = intake.let_on(reply)
@@ -295,7 +297,7 @@ class Exchange:
                 self._state = _State.PASSED
             case Answer():
                 self._state = _State.ANSWERED
-                reply = replace(reply, headers=(*self._headers, *self._explanation()))
+                reply = structs.replace(reply, headers=(*self._headers, *self._explanation()))
         return (reply,)
 
     def _served(self, head: ResponseHeaders, now: float) -> Reply:

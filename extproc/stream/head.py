@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+import msgspec
 
 from extproc.api.caller import caller_of
 from extproc.api.paths import Endpoint
@@ -13,14 +15,13 @@ from extproc.stream.messages import RequestHeaders
 from extproc.stream.rules import Destination, Rules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Of a request that is to be decided upon."""
 
     endpoint: Endpoint
     caller: Caller
     path: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # those that were asked for, by lower-case name
     content_type: str = ""
     gateway: Gateway | None = None  # None: a proxy that balances by itself what is not decided upon
 

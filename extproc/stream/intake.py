@@ -8,7 +8,8 @@ wants a reply to each chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec import structs
 
 from extproc.api.body import Chunk
 from extproc.api.pieces import Pieces, cut, size_of
@@ -74,11 +75,11 @@ class Intake:
 
     def let_on(self, reply: RouteTo | PassOn) -> tuple[RouteTo | PassOn, Replies]:
         """What was decided as a reply to the headers, and the replies that let all that follows them go on."""
-        reply, instead = replace(reply, to=RequestHeaders), None
+        reply, instead = structs.replace(reply, to=RequestHeaders), None
         if isinstance(reply, RouteTo):
-            reply, instead = replace(reply, body=None), reply.body
+            reply, instead = structs.replace(reply, body=None), reply.body
             if self.has_trailers and self._mode is BodyMode.FULL_DUPLEX:
-                reply = replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
+                reply = structs.replace(reply, headers=(*reply.headers, (TRAILERS_HEADER, "1")))
         onward = self._onward(instead)
         return reply, (*onward, Continue(Trailers)) if self.has_trailers else onward
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
+
+import msgspec
 
 from extproc.api.body import Chunk
 from extproc.api.pieces import Pieces
@@ -45,45 +46,40 @@ class BodyMode(Enum):
     FULL_DUPLEX = auto()  # in chunks without waiting; replies bring the body back, in chunks of their own
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(msgspec.Struct, frozen=True):
     """Start of an HTTP request. `last`: it has no body."""
 
     method: str
     path: str
     last: bool
-    headers: Mapping[str, str] = field(default_factory=dict)  # those that were asked for, by lower-case name
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # those that were asked for, by lower-case name
     body_mode: BodyMode = BodyMode.BUFFERED
     answer_mode: BodyMode = BodyMode.NONE  # of the answer's body
     subset: frozenset[str] | None = None  # endpoints that the proxy allows; None: it says nothing of that
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(msgspec.Struct, frozen=True):
     """The request's body, or a chunk of it. `last`: nothing follows, trailers included."""
 
     body: Chunk
     last: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(msgspec.Struct, frozen=True):
     """Start of the answer, from an engine or from Envoy itself. `upstream` is the address that serves, "" if none."""
 
     status: int
     upstream: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(msgspec.Struct, frozen=True):
     """A chunk of the answer, where Envoy is configured to show it. `last`: nothing follows."""
 
     body: bytes
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Trailers:
+class Trailers(msgspec.Struct, frozen=True):
     """Trailers of the request or of the answer."""
 
     of_request: bool
@@ -92,24 +88,21 @@ class Trailers:
 Message = RequestHeaders | RequestBody | ResponseHeaders | ResponseBody | Trailers
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(msgspec.Struct, frozen=True):
     """Go on unchanged. One reply for each kind of message."""
 
     to: type[Message]
     of_request: bool = True  # which trailers, where `to` is Trailers
 
 
-@dataclass(frozen=True, slots=True)
-class Annotate:
+class Annotate(msgspec.Struct, frozen=True):
     """Let the answer's headers go on with these set, whatever the engine had under their names."""
 
     headers: Headers
     features: Features | None = None  # to ride on in place of those of the request's reply; None: those stay
 
 
-@dataclass(frozen=True, slots=True)
-class PassOn:
+class PassOn(msgspec.Struct, frozen=True):
     """Go on unchanged, and without a decision: Envoy's own balancing chooses, or any of `endpoints` if there are."""
 
     to: type[Message]
@@ -118,8 +111,7 @@ class PassOn:
     features: Features | None = None  # of what would have been decided, of a request in shadow
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTo:
+class RouteTo(msgspec.Struct, frozen=True):
     """Send the request to a cluster, and within it to the first of `endpoints` that answers."""
 
     cluster: str  # "" where the proxy knows none
@@ -132,8 +124,7 @@ class RouteTo:
     body: Pieces | None = None  # to send in place of the client's; None: that
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Answer the client in the engine's place: a refusal, or something that the router knows itself."""
 
     status: int
@@ -143,15 +134,13 @@ class Answer:
     headers: Headers = ()  # more of them
 
 
-@dataclass(frozen=True, slots=True)
-class MoreTime:
+class MoreTime(msgspec.Struct, frozen=True):
     """No reply yet: it will take up to so many seconds from now on. Envoy heeds it once for each message of its own."""
 
     for_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HandBack:
+class HandBack(msgspec.Struct, frozen=True):
     """A chunk of a body on its way (FULL_DUPLEX mode). `last`: nothing follows, trailers included."""
 
     body: Chunk
@@ -159,8 +148,7 @@ class HandBack:
     of_request: bool = True  # False: of the answer
 
 
-@dataclass(frozen=True, slots=True)
-class Substitute:
+class Substitute(msgspec.Struct, frozen=True):
     """What goes on in place of a chunk of the request's body (STREAMED_EARLY mode); of any length."""
 
     body: Chunk

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from extproc.core.router import Router
 from extproc.core.values.option import Choice
@@ -30,6 +31,6 @@ def placed(
             assert decision.chosen is not None
             if place:
                 router.place(choice.option.request, decision.chosen, moment.now, decision.partner)
-            return replace(choice, decision=decision)
+            return structs.replace(choice, decision=decision)
         router.not_placed(choice, decided_s, moment.now)
         full |= {each.key for each in ranked}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import msgspec
@@ -158,7 +157,7 @@ def test_a_decision_that_answers_the_headers_is_the_same_but_for_its_place() -> 
     reply = RouteTo("pool", ("10.0.0.1:80",), FEATURES)
     to_body = ext_proc.ProcessingResponse.FromString(encode_reply(reply, "x"))
     to_headers = ext_proc.ProcessingResponse.FromString(
-        encode_reply(dataclasses.replace(reply, to=RequestHeaders), "x")
+        encode_reply(msgspec.structs.replace(reply, to=RequestHeaders), "x")
     )
     assert to_headers.request_headers.response == to_body.request_body.response
     assert to_headers.dynamic_metadata == to_body.dynamic_metadata
@@ -268,7 +267,9 @@ def test_what_envoy_did_not_see_is_unknown_and_not_zero() -> None:
     (outcome,) = logged(entry_with())
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens) == (None, None, None)
     (bare,) = logged(accesslog_pb2.HTTPAccessLogEntry())
-    assert bare == dataclasses.replace(bare, features=None, address="", ttft_s=None, prompt_tokens=None, started_s=None)
+    assert bare == msgspec.structs.replace(
+        bare, features=None, address="", ttft_s=None, prompt_tokens=None, started_s=None
+    )
 
 
 @pytest.mark.parametrize("count", [math.inf, -math.inf, math.nan])
@@ -364,14 +365,14 @@ def test_another_body_and_another_path_become_mutations_only_where_there_are_suc
     plain = RouteTo("pool", ("10.0.0.1:80",), features())
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x-where"))
     assert not answer.request_body.response.HasField("body_mutation")
-    named = dataclasses.replace(plain, path="/v2/models/m/generate", body=(b"{", memoryview(b"}")))
+    named = msgspec.structs.replace(plain, path="/v2/models/m/generate", body=(b"{", memoryview(b"}")))
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(named, "x-where"))
     assert answer.request_body.response.body_mutation.body == b"{}"
     assert answer.request_body.response.clear_route_cache
     options = answer.request_body.response.header_mutation.set_headers
     assert {option.header.key: option.header.raw_value for option in options}[":path"] == b"/v2/models/m/generate"
     assert answer.dynamic_metadata == ext_proc.ProcessingResponse.FromString(encode_reply(plain, "x")).dynamic_metadata
-    other = dataclasses.replace(named, to=RequestHeaders, body=None)
+    other = msgspec.structs.replace(named, to=RequestHeaders, body=None)
     answer = ext_proc.ProcessingResponse.FromString(encode_reply(other, "x"))
     assert not answer.request_headers.response.HasField("body_mutation")
 

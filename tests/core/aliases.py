@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace
 
 from extproc.core.router import Router
 from extproc.core.values.instance import Instance
@@ -28,4 +27,4 @@ class Aliases(Router):
 
     def _named(self, option: Option) -> Option:
         model = self._names.get(option.request.model, option.request.model)
-        return replace(option, request=msgspec.structs.replace(option.request, model=model))
+        return replace(option, request=replace(option.request, model=model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from extproc.core.admission.accounts import Account, Pools
@@ -405,7 +406,7 @@ def test_no_other_model_is_taken_because_a_prefix_is_elsewhere(ranks: tuple[int,
     for name in "abc":
         crowd(made, name=name)
     asked = options("r", MODEL, "spare", ranks=ranks, prefix=prefix, prompt_tokens=2560)
-    asked = (asked[0], replace(asked[1], extra_s=60.0))
+    asked = (asked[0], msgspec.structs.replace(asked[1], extra_s=60.0))
     assert isinstance(made.admit(asked, 0.2, 0.0), Held)
     other = "b" if home == "a" else "a"
     relieve(made, 0.3, other)

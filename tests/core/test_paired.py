@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from extproc.core.admission.bounds import Bounds
 from extproc.core.eligibility.constraints import doubtful

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.prefixes.prefix_trust import PrefixTrust

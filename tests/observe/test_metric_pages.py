@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from extproc.core.fleet.degradation import Rung
 from extproc.core.values.decision import Cost

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from msgspec.structs import replace
 
 import extproc
 from extproc.cli import main

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from extproc.api.body import BodyError
 from extproc.api.reading import abridged, read_prompt, restored

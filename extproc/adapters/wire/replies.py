@@ -76,13 +76,13 @@ def encode_reply(reply: Reply, cluster_header: str) -> bytes:
     match reply:
         case Continue():
             return _CONTINUE[reply.to, reply.of_request]
+        case RouteTo():
+            return _route_to(reply, cluster_header)
         case Annotate():
             return _annotate(reply)
         case PassOn():
             on = _CONTINUE[reply.to, True] if not reply.endpoints else _pass_on(reply)
             return on if reply.features is None else on + _believed(reply.features)
-        case RouteTo():
-            return _route_to(reply, cluster_header)
         case Answer():
             return _answer(reply)
         case HandBack():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class Verdict(StrEnum):
@@ -17,8 +18,7 @@ class Verdict(StrEnum):
     NEUTRAL = "neutral"  # says nothing of it: the client's own mistake, or Envoy's own refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One try of Envoy's to send a request to an instance, and what came of it."""
 
     address: str  # of the endpoint that was tried, "" if none was

@@ -8,8 +8,10 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+
+import msgspec
 
 from extproc.core.models.filters import Dropped, dropped
 from extproc.core.models.rules import Traits
@@ -32,8 +34,7 @@ Nor does a prefix that is held elsewhere: there is room, only not the best.
 _ANY = frozenset(Reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked about one request."""
 
     name: str  # of a model, as the client says it
@@ -44,8 +45,7 @@ class Question:
     served: Callable[[str], bool]  # whether any instance answers to a name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a name led to."""
 
     asked: str
@@ -68,7 +68,7 @@ def plan_for(question: Question, policy: ModelPolicy, classes: ClassPolicy) -> P
     if stands_in and not question.served(name):
         name = policy.aliases.get(name, name)
         if name in policy.virtual and not question.served(name):
-            memo = replace(question, request_for=cache(question.request_for))
+            memo = msgspec.structs.replace(question, request_for=cache(question.request_for))
             return _of_virtual(memo, policy.virtual[name], policy, classes)
     if name not in policy.touches:
         return Plan(asked=question.name, options=(Option(question.request_for(name)),))
@@ -96,7 +96,9 @@ def _of_virtual(question: Question, virtual: VirtualModel, policy: ModelPolicy, 
     else:
         planner.add(models, _ANY)
     planner.fall_back(virtual.name)
-    return replace(planner.plan(), virtual=virtual.name, rule="" if rule is None else rule.name, drawn=bool(split))
+    return msgspec.structs.replace(
+        planner.plan(), virtual=virtual.name, rule="" if rule is None else rule.name, drawn=bool(split)
+    )
 
 
 def _rule(question: Question, virtual: VirtualModel, first: Request) -> Rule | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from extproc.core.snapshot import Snapshot
@@ -15,8 +15,7 @@ from extproc.core.values.request import Request
 _NOTHING = number(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
+class Hits(msgspec.Struct, frozen=True):
     """Leading tokens of the prompt that each instance is believed to hold."""
 
     gpu_tokens: Floats
@@ -33,8 +32,7 @@ class Hits:
         return int(tokens if self.lower_tokens is None else tokens + self.lower_tokens.item(row))
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(msgspec.Struct, frozen=True):
     """What engines tell that they hold; of who tells nothing the tokens have no meaning."""
 
     tells: Flags

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from extproc.core.values.outcome import Outcome
 
 
@@ -31,8 +33,7 @@ class Served:
     kind: str  # its hardware, parallelism and precision, as its profile is named
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionErrors:
+class PredictionErrors(msgspec.Struct, frozen=True):
     """How far predictions were off; None where the outcome shows nothing of them."""
 
     ttft_ratio: float | None = None  # actual over predicted

@@ -107,7 +107,7 @@ def _option(option: Option, snapshot: Snapshot, now: float) -> OptionSeen:
     request = option.request
     model, hits = request.model, snapshot.kv.hits(request.chains) if request.chains else {}
     return OptionSeen(
-        option=replace(option, request=_bare(request)),
+        option=msgspec.structs.replace(option, request=_bare(request)),
         prefix_blocks=len(request.prefix),
         learned=tuple(snapshot.prefixes.matches(request.prefix).items()),
         recent=tuple(snapshot.recent.matches(request.prefix, now).items()),

@@ -105,7 +105,7 @@ def _long_ago(at_s: float | None) -> float:
 
 def _asked(seen: OptionSeen) -> Option:
     chains: dict[KvLayout, tuple[int, ...]] = {KvLayout(size, model): () for size, model in seen.layouts}
-    return replace(seen.option, request=msgspec.structs.replace(seen.option.request, chains=chains))
+    return msgspec.structs.replace(seen.option, request=msgspec.structs.replace(seen.option.request, chains=chains))
 
 
 def _work_of(seen: WorkSeen) -> Work:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from extproc.core.pricing.slo import Slo
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 _GAVE_UP = frozenset({"upstream_request_timeout", "stream_idle_timeout"})
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """Each None where the SLO has no such limit, or the time is not known."""
 
     late: bool | None = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.core.speeds.profile import Profile
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(msgspec.Struct, frozen=True):
     """A prior profile with what was learned: seconds = overhead + scale * what the profile says.
 
     Scales and overheads are those of the instance, its own factor included. `uncertainty` is the relative standard

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import msgspec
+
 from extproc.core.tokens.kept_windows import KeptWindows, Level
 from extproc.core.tokens.length_window import Distribution, LengthWindow
 
@@ -28,8 +30,7 @@ _MOST_CUT = 0.97  # of the tokens that caps allow
 _STRETCH_STEPS = 16  # halvings of its logarithm: exact to a thousandth
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerKind:
+class AnswerKind(msgspec.Struct, frozen=True):
     """What answers are told apart by; `cap_bucket` is the size class of the client's cap, -1 without one."""
 
     model: str
@@ -54,8 +55,7 @@ class AnswerKind:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """Tokens that one answer is expected to have; half of the answers stay within p50, nine in ten within p90.
 
     None of the three exceeds `limit_tokens`, where the answer would be cut; None if nothing is known to cut it.

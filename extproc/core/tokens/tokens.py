@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
 
+import msgspec
 import numpy as np
 
 from extproc.core.tokens.token_counts import COUNT_NAMES, Counts, count_classes
@@ -45,8 +46,7 @@ _MOST_VARIANCES = np.array([_PRIOR[name][1] ** 2 for name in COUNT_NAMES])
 _GROWTH = _MOST_VARIANCES / _MEMORY_REQUESTS  # of each variance, with every request
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """Tokens that a prompt is believed to have.
 
     `relative_error` is the mean absolute error, as a share of the tokens, of recent estimates for prompts of this size

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.core.values.decision import Decision, Reason
 from extproc.core.values.request import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """What choosing a model costs beside its instance, term by term, in seconds of a standard request."""
 
     price_s: float = 0.0  # waiting that would be worth what its tokens cost
@@ -22,8 +21,7 @@ class Worth:
         return self.price_s + self.quality_s
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One model that may serve: the request as that model would get it, and what choosing it costs beside.
 
     Options of the least `rank` are weighed against each other. One of a higher rank is tried only where none before
@@ -37,8 +35,7 @@ class Option:
     worth: Worth | None = None  # what `extra_s` is made of
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The option that was taken, and what was decided of the others that were looked at.
 
     Where none can be served, it is the one that is nearest to it.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from extproc.core.values.instance import Count
@@ -49,8 +47,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     trace: str = ""  # W3C `traceparent` of the decision's span, if it has one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one HTTP request, as Envoy's access log tells it; None where Envoy did not know."""
 
     features: Features | None  # None: the request passed without a decision, but for `features_unread`

@@ -5,7 +5,7 @@ The instance is found by our own router, so that whatever differs from ours is t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from extproc.core.models.plan import Plan
 from extproc.core.values.option import Option
@@ -18,7 +18,7 @@ class ModelFirst(Ours):
 
     def _plan(self, ask: Ask) -> Plan:
         plan = super()._plan(ask)
-        return replace(plan, options=(self._first(plan, ask),)) if len(plan.options) > 1 else plan
+        return structs.replace(plan, options=(self._first(plan, ask),)) if len(plan.options) > 1 else plan
 
     def _first(self, plan: Plan, ask: Ask) -> Option:
         needed = ask.arrival.quality or 0.0

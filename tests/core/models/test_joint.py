@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from extproc.core.models.plan import ABSENT, CONTEXT
 from extproc.core.pairs.hand_over import HandOver

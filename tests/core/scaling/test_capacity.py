@@ -8,6 +8,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -49,8 +50,8 @@ def carried(
     ("less", "more"),
     [
         ({"speed": L40S}, {}),
-        ({"speed": replace(H100, prefill_scale=1.5)}, {}),
-        ({"speed": replace(H100, decode_scale=1.5)}, {}),
+        ({"speed": msgspec.structs.replace(H100, prefill_scale=1.5)}, {}),
+        ({"speed": msgspec.structs.replace(H100, decode_scale=1.5)}, {}),
         ({"prompt_tokens": 3000.0}, {}),
         ({"cached_tokens": 0.0}, {}),
         ({"output_tokens": 400.0}, {}),
@@ -59,7 +60,7 @@ def carried(
         ({"burst": 3.0}, {}),
         ({"burst": 4.0, "cached_tokens": 1499.0}, {"cached_tokens": 1499.0}),  # more run at once
         ({"burst": 4.0, "n": 2000.0}, {"n": 2000.0}),  # more prompts are computed while one answers
-        ({"speed": replace(H100, prefill_overhead_s=0.02)}, {}),
+        ({"speed": msgspec.structs.replace(H100, prefill_overhead_s=0.02)}, {}),
         (
             {"limits": replace(LIMITS, max_num_seqs=16), "slo": Slo(ttft_s=0.1)},
             {"limits": replace(LIMITS, max_num_seqs=16), "slo": Slo(ttft_s=20.0)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import grpc
 import orjson
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from msgspec.structs import replace
 
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.http_client import Answer, HttpClient
