@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from extproc.core.reasons.measured import Served, measured, prediction_errors
+from extproc.core.reasons.measured import Served, measured_s, prediction_errors
 from extproc.core.values.decision import Cost
 from extproc.core.values.outcome import Features, Outcome
 from extproc.observe.counts import Count, Spread
@@ -64,7 +64,7 @@ class PredictionMetrics:
             self._expected.add(model, features.output_tokens)
         if outcome.ttft_s is not None:
             self._ttft.observe(model, outcome.ttft_s)
-        if (tpot_s := measured(outcome).tpot_s) is not None:
+        if (tpot_s := measured_s(outcome)[1]) is not None:
             self._tpot.observe(model, tpot_s)
             self._predicted_tpot.observe(model, features.tpot_s)
         if served is not None:

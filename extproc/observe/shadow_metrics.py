@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from extproc.core.reasons.measured import measured
+from extproc.core.reasons.measured import measured_s
 from extproc.core.rollout import Went
 from extproc.core.values.outcome import Outcome
 from extproc.observe.counts import Count, Spread
@@ -46,7 +46,7 @@ class ShadowMetrics(Collector):
 
     def finished(self, outcome: Outcome) -> None:
         """A request has ended, perhaps one in shadow; only an answer that was streamed at once tells a TTFT."""
-        features, ttft_s = outcome.features, measured(outcome).ttft_s
+        features, ttft_s = outcome.features, measured_s(outcome)[0]
         if features is None or ttft_s is None or outcome.attempts > 1 or not 200 <= outcome.status < 300:
             return
         self._gain.observe((), ttft_s - features.shadow_ttft_s)

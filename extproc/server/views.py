@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -114,14 +115,21 @@ def served(router: Router, outcome: Outcome) -> Served | None:
     if member is None or features is None:
         return None
     instance = member.instance
-    profile = profile_for(
+    kind = _kind(
         features.model,
         instance.hardware,
         instance.tensor_parallel,
         instance.precision,
         instance.pipeline_parallel,
     )
-    return Served(instance.key, profile.name.removeprefix(f"{features.model}/"))
+    return Served(instance.key, kind)
+
+
+@lru_cache(maxsize=1024)  # each outcome asks, and most instances are of few kinds
+def _kind(model: str, hardware: str, tensor_parallel: int, precision: str, pipeline_parallel: int) -> str:
+    """Hardware, parallelism and precision, as the profile is named."""
+    profile = profile_for(model, hardware, tensor_parallel, precision, pipeline_parallel)
+    return profile.name.removeprefix(f"{model}/")
 
 
 def held_by_model(router: Router, holding: Holding) -> Counter[str]:

@@ -41,18 +41,24 @@ class PredictionErrors(msgspec.Struct, frozen=True):
     cached_share: float | None = None  # of the prompt: cached more (above 0) or less than believed
 
 
-def measured(outcome: Outcome) -> Measured:
-    """Times that are comparable to predicted ones.
+def measured_s(outcome: Outcome) -> tuple[float | None, float | None]:
+    """TTFT and TPOT that are comparable to predicted ones, None where they cannot be told.
 
     Only a streamed answer shows its first token; only one answer in a body shows the pace of each.
     """
     features = outcome.features
-    ttft_s = tpot_s = None
-    if features is not None and features.stream and outcome.ttft_s is not None:
-        ttft_s = max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0))
-        tokens = outcome.completion_tokens or 0
-        if features.choices == 1 and tokens >= 2:
-            tpot_s = max(0.0, outcome.duration_s - outcome.ttft_s) / (tokens - 1)
+    if features is None or not features.stream or outcome.ttft_s is None:
+        return None, None
+    ttft_s = max(0.0, outcome.ttft_s - (outcome.routing_s or 0.0))
+    tokens = outcome.completion_tokens or 0
+    if features.choices != 1 or tokens < 2:
+        return ttft_s, None
+    return ttft_s, max(0.0, outcome.duration_s - outcome.ttft_s) / (tokens - 1)
+
+
+def measured(outcome: Outcome) -> Measured:
+    """All that is told of a finished request."""
+    ttft_s, tpot_s = measured_s(outcome)
     return Measured(
         instance=outcome.address,
         status=outcome.status,
@@ -78,14 +84,14 @@ def prediction_errors(outcome: Outcome, served_key: str) -> PredictionErrors:
         return PredictionErrors()
     if features.instance_key != served_key:
         return PredictionErrors()
-    actual = measured(outcome)
+    ttft_s, tpot_s = measured_s(outcome)
     cached_share = None
     # The one that answers a pair's request counts what was handed over to it as cached.
-    if actual.cached_tokens is not None and actual.prompt_tokens and not features.partner_key:
-        cached_share = (actual.cached_tokens - features.cached_tokens) / actual.prompt_tokens
+    if outcome.cached_tokens is not None and outcome.prompt_tokens and not features.partner_key:
+        cached_share = (outcome.cached_tokens - features.cached_tokens) / outcome.prompt_tokens
     # In shadow what Envoy had sent a moment before is not known yet, so that queues look shorter than they are.
-    ttft_ratio = None if features.shadow_key else _ratio(actual.ttft_s, features.ttft_s)
-    return PredictionErrors(ttft_ratio, _ratio(actual.tpot_s, features.tpot_s), cached_share)
+    ttft_ratio = None if features.shadow_key else _ratio(ttft_s, features.ttft_s)
+    return PredictionErrors(ttft_ratio, _ratio(tpot_s, features.tpot_s), cached_share)
 
 
 def _ratio(actual_s: float | None, predicted_s: float) -> float | None:
