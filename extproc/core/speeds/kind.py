@@ -152,8 +152,9 @@ def common_speed(kind: Kind, states: Sequence[Pair]) -> Speed:
 
 def own_speed(common: Speed, own: Factors | None, told: Sequence[Pair]) -> Speed:
     """Speed of one instance by its factors: what this router knows of them, if anything, and what peers tell."""
-    prior = factor_prior()
-    both = fuse(prior, [own.state if own else prior, *told])
+    both = own.state if own else factor_prior()
+    if told:
+        both = fuse(factor_prior(), [both, *told])
     prefill, decode = limited(both.first), limited(both.second)
     return Speed(
         common.prior,

@@ -62,9 +62,12 @@ class Witnesses:
 
     def alone(self, sent_s: float, until_s: float) -> bool:
         """Whether no other request that is told of can have waited or been computed in this time."""
-        return self.forgotten_s <= sent_s and all(
-            first_s <= sent_s or other_sent_s >= until_s for other_sent_s, first_s in self.spans
-        )
+        if self.forgotten_s > sent_s:
+            return False
+        for other_sent_s, first_s in self.spans:  # noqa: SIM110  (`all` of a generator takes twice as long)
+            if first_s > sent_s and other_sent_s < until_s:
+                return False
+        return True
 
     def proven(self, model: str) -> list[Sample]:
         """Prefills of a model that all others have proven to be alone, once."""

@@ -46,11 +46,7 @@ class Speeds:
 
     def speed(self, model: str, instance: Instance) -> Speed:
         """How fast a model is on an instance, as far as is known."""
-        place = _place(model, instance)
-        speed = self._speeds.get(place)
-        if speed is None:
-            speed = self._speeds[place] = self._make(model, instance)
-        return speed
+        return self._speed(_place(model, instance), model, instance)
 
     def kinds(self) -> Mapping[str, Kind]:
         """All kinds that were asked for, by name. Their states are this router's own, without what peers tell."""
@@ -61,18 +57,19 @@ class Speeds:
         features = outcome.features
         if features is None or features.instance_key != instance.key:
             return
-        kind = self._kind(features.model, instance)
+        place = _place(features.model, instance)
+        kind = self._kind(place, features.model, instance)
         self._kinds.move_to_end(kind.profile.name)
         optimism = kind.optimism()
         kind.finished += 1
-        speed = self.speed(features.model, instance)
+        speed = self._speed(place, features.model, instance)
         witnesses = self._witnesses.setdefault(instance.key, Witnesses())
         if features.partner_key:  # that engine was busy with the prompt; one that never answers needs no witness
             witnesses = self._witnesses.get(features.partner_key, Witnesses())
         for sample in samples(outcome, speed, step_tokens(instance), met, witnesses, now):
             kind.learn(instance.key, sample, now)
         self._fade(now)
-        self._show(kind, features.model, instance, anew=optimism != kind.optimism())
+        self._show(kind, place, features.model, instance, anew=optimism != kind.optimism())
 
     def forget(self, key: str) -> None:
         """Drop what is known of an incarnation that has ended."""
@@ -116,8 +113,14 @@ class Speeds:
         self._common.clear()
         self.made_anew += 1
 
-    def _make(self, model: str, instance: Instance) -> Speed:
-        kind = self._kind(model, instance)
+    def _speed(self, place: _Place, model: str, instance: Instance) -> Speed:
+        speed = self._speeds.get(place)
+        if speed is None:
+            speed = self._speeds[place] = self._make(place, model, instance)
+        return speed
+
+    def _make(self, place: _Place, model: str, instance: Instance) -> Speed:
+        kind = self._kind(place, model, instance)
         name = kind.profile.name
         told = self._told_of(kind)
         common = self._common.get(name)
@@ -134,8 +137,7 @@ class Speeds:
             told[:] = [record for record in told if record.constants == constants]
         return told
 
-    def _kind(self, model: str, instance: Instance) -> Kind:
-        place = _place(model, instance)
+    def _kind(self, place: _Place, model: str, instance: Instance) -> Kind:
         profile = self._profiles.get(place)
         if profile is None:
             profile = self._profiles[place] = _profile(model, instance)
@@ -179,7 +181,7 @@ class Speeds:
                     del kind.factors[key]
         self._make_anew()
 
-    def _show(self, kind: Kind, model: str, instance: Instance, anew: bool) -> None:
+    def _show(self, kind: Kind, place: _Place, model: str, instance: Instance, anew: bool) -> None:
         """Have speeds made anew where they have changed: one instance's always, its kind's if it is worth it."""
         numbers = _numbers(kind)
         shown = self._shown.get(kind.profile.name)
@@ -188,7 +190,7 @@ class Speeds:
             self._lean(model)
             self._make_anew()
             return
-        self._speeds.pop(_place(model, instance), None)
+        self._speeds.pop(place, None)
         self.renewed.add(instance.key)
 
 

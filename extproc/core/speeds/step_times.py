@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from statistics import median
 
+import msgspec
+
 from extproc.core.speeds.change import Cusum
 from extproc.core.speeds.gaussian import Pair
 from extproc.core.speeds.profile import Profile
@@ -52,8 +54,7 @@ class Phase(IntEnum):
 _OVERHEAD_DEVIATION_S = {Phase.PREFILL: 0.010, Phase.DECODE: 0.005}
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One measured time of a phase: seconds of a prefill, or of a decode step in the mean.
 
     `table_s` is what the profile says of it, `noise` the standard deviation of what else may be in it, relative to it.
