@@ -19,6 +19,8 @@ from extproc.core.prefixes.holder_sets import HolderSets
 _SWEPT = 8192  # rows looked at a call while forgotten ones are about
 _FEW = 48  # that many are faster one by one than as an array
 
+Runs = tuple[list[int], list[int]]
+
 
 class BlockHolders:
     """Blocks by row with the bit set of their holders. A row that nobody holds is given away again."""
@@ -29,6 +31,7 @@ class BlockHolders:
         self._set_of: Rows = np.zeros(self._table.room, np.int32)  # number of the set of holders, by row
         self._scratch: Rows = np.zeros(self._table.room, np.int32)  # by row, for taking out doubles
         self._looked_up: tuple[tuple[int, ...], Hashes, Rows] | None = None  # while no row has come or gone
+        self._latest_runs: tuple[Rows, Runs] | None = None  # while no row has another set
         self._sweep_from = self._unswept = 0  # where to look for rows that nobody holds, and how many are left to see
 
     @property
@@ -69,9 +72,16 @@ class BlockHolders:
             self._scratch.resize(self._table.room, refcheck=False)
         return rows if rows.all() else rows[rows != 0]
 
-    def runs(self, rows: Rows) -> tuple[list[int], list[int]]:
-        """Where along `rows`, at least one, runs of equal sets begin, and the number of each run's set."""
-        return _runs(self._set_of.take(rows))
+    def runs(self, rows: Rows) -> Runs:
+        """Where along `rows`, at least one, runs of equal sets begin, and the number of each run's set.
+
+        A decision and the booking of its choice ask for those of the same rows, as `look_up` returned them.
+        """
+        if self._latest_runs is not None and self._latest_runs[0] is rows:
+            return self._latest_runs[1]
+        runs = _runs(self._set_of.take(rows))
+        self._latest_runs = rows, runs
+        return runs
 
     def having(self, rows: Rows, bits: int) -> npt.NDArray[np.bool_]:
         """Which of these rows are held by any of `bits`. Row 0 is held by none."""
@@ -99,6 +109,7 @@ class BlockHolders:
         """Change the holders of rows, each row once; those that nobody holds any more are given back."""
         if not len(rows):
             return
+        self._latest_runs = None
         sets, numbers = self.sets, self._set_of.take(rows)
         starts, distinct = _runs(numbers)
         if len(starts) == 1:
@@ -144,15 +155,19 @@ class BlockHolders:
         self.change(rows[~self._having(numbers, -1) & (numbers != 0)], 0, 0)
 
 
-def _runs(numbers: Rows) -> tuple[list[int], list[int]]:
+def _runs(numbers: Rows) -> Runs:
     """Where runs of equal numbers begin, and the number of each."""
     raw = numbers.tobytes()
     if raw == raw[:4] * len(numbers):
         return [0], [numbers.item(0)]
     if len(numbers) <= _FEW:
-        listed = numbers.tolist()
-        places = [place for place, number in enumerate(listed) if not place or number != listed[place - 1]]
-        return places, [listed[place] for place in places]
+        places, distinct, latest = [], [], -1
+        for place, number in enumerate(numbers.tolist()):
+            if number != latest:
+                places.append(place)
+                distinct.append(number)
+                latest = number
+        return places, distinct
     starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
     return [0, *starts.tolist()], [numbers.item(0), *numbers.take(starts).tolist()]
 

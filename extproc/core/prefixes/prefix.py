@@ -105,7 +105,8 @@ class PrefixIndex:
         self._blocks.sweep(len(prefix))
         hashes, rows = self._blocks.look_up(prefix)
         fitting = max(0, min(capacity_blocks, self.max_entries))
-        hashes, rows = hashes[:fitting], rows[:fitting]
+        if len(hashes) > fitting:
+            hashes, rows = hashes[:fitting], rows[:fitting]
         self._hold(holder, rows)
         if len(rows) < len(hashes):
             more = self._blocks.rows(hashes[len(rows) :])
