@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -67,7 +67,7 @@ class Recorded:
         replayed = replay(line.seen, policy or self.policy)
         again = decided_of(replayed.choice)
         differences = tuple(_differences(line.decided, again))
-        known = replace(replayed.material, held_s=line.held_s)
+        known = msgspec.structs.replace(replayed.material, held_s=line.held_s)
         explanation = explain(known, line.trace_id)
         return Verdict(
             line.decided, again, not differences, differences, explanation, line.at, line.reply, line.sent_to

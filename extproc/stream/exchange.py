@@ -27,7 +27,6 @@ request is none: a filter before us may have answered. `close` may come in every
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum, auto
 
 from msgspec import structs
@@ -203,8 +202,8 @@ class Exchange:
         models = None if course.plan is None or course.choice is None else told_models(course.plan, course.choice)
         known = material(course.request, course.decision, self._router.snapshot(), course.decided_at_s, models)
         if course.shadow is not None:
-            return replace(known, shadow=course.shadow.text)
-        return known if course.held_s is None else replace(known, held_s=course.held_s)
+            return structs.replace(known, shadow=course.shadow.text)
+        return known if course.held_s is None else structs.replace(known, held_s=course.held_s)
 
     @property
     def _headers(self) -> Headers:

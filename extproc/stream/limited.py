@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.api.errors import Dialect, Refusal
 from extproc.api.limits import Headers, limit_headers, limits_unknown, over_limit
@@ -12,8 +12,7 @@ from extproc.core.values.request import Request
 from extproc.stream.errands import Charge, Moment, Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(msgspec.Struct, frozen=True):
     """What came of it."""
 
     refusal: Refusal | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from extproc.core.reasons.measured import Served
 from extproc.core.values.decision import Reason

@@ -40,8 +40,7 @@ class Gist(msgspec.Struct, frozen=True):
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(msgspec.Struct, frozen=True):
     """What an explanation is made from, as it was at the decision; small, and free of prompt and hashes."""
 
     request: Gist

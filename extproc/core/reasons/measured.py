@@ -25,8 +25,7 @@ class Measured:
     flags: tuple[str, ...] = ()  # Envoy's word of what went wrong, by the names of its access log
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """The instance that answered a request."""
 
     key: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 
 from extproc.core.flight.load_meter import MetLoad
@@ -32,7 +32,7 @@ class Speeds:
         self._priors = {record.kind: record for record in priors}
         self._kinds: OrderedDict[str, Kind] = OrderedDict()  # by profile name, the latest learned last
         self._siblings: dict[str, set[str]] = {}  # names of the kinds of each model
-        self._witnesses: dict[str, Witnesses] = {}
+        self._witnesses: defaultdict[str, Witnesses] = defaultdict(Witnesses)
         self._told: dict[str, list[KindRecord]] = {}  # by kind, of the routers that are heard
         self._speeds: dict[_Place, Speed] = {}
         self._profiles: dict[_Place, Profile] = {}  # to look one up takes a fifth of what an outcome teaches
@@ -63,7 +63,7 @@ class Speeds:
         optimism = kind.optimism()
         kind.finished += 1
         speed = self._speed(place, features.model, instance)
-        witnesses = self._witnesses.setdefault(instance.key, Witnesses())
+        witnesses = self._witnesses[instance.key]
         if features.partner_key:  # that engine was busy with the prompt; one that never answers needs no witness
             witnesses = self._witnesses.get(features.partner_key, Witnesses())
         for sample in samples(outcome, speed, step_tokens(instance), met, witnesses, now):
