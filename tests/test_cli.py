@@ -52,6 +52,23 @@ def test_help_fits_a_terminal(name: str, capsys: pytest.CaptureFixture[str], mon
     assert not [line for line in capsys.readouterr().out.splitlines() if len(line) > 120]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (("envoy-config", "--for", "nope"), "plain, istio, envoy-gateway, inference-extension, consul"),
+        (("nope",), ", ".join(COMMANDS)),
+    ],
+)
+def test_what_may_be_chosen_is_told_as_it_is_typed(
+    arguments: tuple[str, ...], known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not as Python shows its own values."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    assert caught.value.code == 2
+    assert f"invalid choice: 'nope' (choose from {known}" in capsys.readouterr().err
+
+
 def test_a_port_in_use_is_one_line_and_status_2() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
