@@ -136,7 +136,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             ip = str(ipaddress.ip_address(host))
         except ValueError:
             loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            try:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise OSError(f"cannot look up {host}: {(error.strerror or str(error)).lower()}") from error
             ip = str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
         return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 import time
@@ -22,6 +23,7 @@ from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
 from extproc.config import ServeSettings
 from extproc.core.fleet.fleet import Change
+from extproc.core.fleet.shared_ids import SharedIds
 from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
 from extproc.core.tokens.tokens import ExactCount
@@ -46,6 +48,8 @@ from extproc.server.siblings import Siblings
 from extproc.server.views import fleet_gauges, fleet_view, gauges, guards, served
 from extproc.stream.errands import CountTokens
 
+log = logging.getLogger("extproc.serve")
+
 
 class Parts:
     """Those of one process, to be made in its event loop. `certificates`: None without TLS."""
@@ -53,6 +57,7 @@ class Parts:
     def __init__(self, settings: ServeSettings, tokenizers: Tokenizers, certificates: Certificates | None) -> None:
         self.settings, self.tokenizers, self.certificates = settings, tokenizers, certificates
         self.name = secrets.token_hex(6)
+        self._shared_ids = SharedIds()
         self.router = router = Router(settings.policy, settings.speed_priors)
         self.gate = Gate(settings.destinations)
         self.registry = Registry(settings.redis, settings.fleet, self.gate)
@@ -82,6 +87,8 @@ class Parts:
 
     def taken(self, change: Change) -> None:
         """The fleet has changed; perhaps there is room for who is held."""
+        for text in self._shared_ids.take(change):
+            log.warning("%s", text)
         self.cold_waits.take(change)
         self.service.holding.stir()
 

@@ -204,6 +204,12 @@ async def test_an_agent_goes_on_where_the_registry_cannot_be_read(
             await seen.is_lifecycle(Lifecycle.READY)
 
 
+async def test_a_name_without_an_address_is_told_by_name() -> None:
+    """The system's own words do not say which."""
+    with pytest.raises(OSError, match=r"^cannot look up nowhere\.invalid: "):
+        await Backend(url="http://nowhere.invalid:8000").resolve()
+
+
 def test_the_id_is_taken_from_the_url_if_none_is_given() -> None:
     assert Backend(url="http://gpu-0.local:8000/base").name == "gpu-0.local:8000"
     check([Backend(url="http://[::1]:8000", id="six")])
