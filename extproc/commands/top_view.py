@@ -45,8 +45,10 @@ def screen(told: dict[str, Any], order: str, height: int | None, trouble: str = 
 def _head(told: dict[str, Any]) -> list[str]:
     rates, peers, held = told["rates"], told["peers"], told["held"]
     state = "live" if not told["degraded"] else "DEGRADED " + ", ".join(each["rung"] for each in told["degraded"])
+    silence_s = told["redis_silence_s"]
+    redis = "Redis never heard" if silence_s is None else f"Redis heard {_s(silence_s)} ago"
     lines = [
-        f"extproc {told['fleet']}: {state}   Redis heard {_s(told['redis_silence_s'])} ago   "
+        f"extproc {told['fleet']}: {state}   {redis}   "
         f"other routers: {peers['routers']} with {peers['requests']} requests   up {_s(told['uptime_s'])}",
         f"{_rate(rates['routed_per_s'])} req/s, {told['in_flight']} in flight   "
         f"TTFT {_s(rates['ttft_s'])} (predicted {_s(rates['predicted_ttft_s'])})   "

@@ -50,7 +50,8 @@ export function showHead(told) {
   const { routers, requests } = told.peers;
   const peers = routers ? `${routers} other router${routers > 1 ? "s" : ""} with ${count(requests)} open requests` : "no other router";
   const workers = told.workers ? `${told.workers} workers · ` : "";
-  say(byId("facts"), `Redis heard ${age(told.redis_silence_s)} ago · ${workers}${peers} · up ${age(told.uptime_s)} · ${told.version}`);
+  const redis = told.redis_silence_s == null ? "Redis never heard" : `Redis heard ${age(told.redis_silence_s)} ago`;
+  say(byId("facts"), `${redis} · ${workers}${peers} · up ${age(told.uptime_s)} · ${told.version}`);
   troubles(told.degraded.map((each) => `${each.rung}: ${each.detail}`));
   const title = `${live ? "" : "▲ "}extproc ${told.fleet}`;
   if (document.title !== title) document.title = title;

@@ -41,6 +41,12 @@ async def test_json_is_the_overview_with_the_instances_in_one_line(capsys: pytes
     assert (told["fleet"], [row["id"] for row in told["instances"]]) == ("f", ["gpu-1"])
 
 
+def test_a_redis_that_was_never_heard_is_told_so() -> None:
+    """The first thing to see where a service was started before its Redis."""
+    (line, *_) = screen({**overview(redis_silence_s=None), "instances": []}, "id", None)
+    assert "   Redis never heard   " in line
+
+
 def test_no_name_steers_the_terminal() -> None:
     """Control characters of names become question marks."""
     fleet, told = hostile()
