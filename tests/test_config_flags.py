@@ -173,6 +173,8 @@ FAULTS = [
     ("serve: {drain_s: -1}", "1: serve.drain_s: must be 0 or more, not '-1' (in s)"),
     ("serve: {drain_s: [1]}", "1: serve.drain_s: must be a number, 0 or more (in s), not [1]"),
     ("serve: {max_in_flight: 1.5}", "1: serve.max_in_flight: '1.5' is not a whole number (in requests)"),
+    (f"serve: {{max_in_flight: {10**20}}}", "1: serve.max_in_flight: must be 9007199254740992 at the most"),
+    (f"envoy_config: {{max_heap_bytes: {10**20}}}", "1: envoy_config.max_heap_bytes: must be 9007199254740992 at"),
     ("serve: {strict_limits: 1}", "1: serve.strict_limits: must be true or false"),
     ("serve: {hand_over: x}", "1: serve.hand_over: must be one of none, llm-d, dynamo, not 'x'"),
     ("serve: 3", "1: serve: must be a mapping, such as {"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from extproc.addresses import Endpoint, host_port, worker_endpoints
@@ -145,7 +146,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
+    limits: tuple[tuple[str, Callable[[str], float], str, str], ...] = (
         ("message-timeout-s", float, "S", "seconds that a decision may take before Envoy goes on without it"),
         ("max-hold-s", float, "S", "seconds for which `extproc serve --max-hold-s` may hold a request, or more"),
         ("request-timeout-s", float, "S", "seconds that a client has to send its whole request, then 408"),
@@ -164,10 +165,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
             "seconds until Envoy closes an idle connection to an instance; less than its own",
         ),
         ("body-limit-bytes", int, "BYTES", "requests beyond it get 413; JSON answers 500, unless --no-json-usage"),
-        ("max-connections", int, "N", "clients' connections at once"),
+        ("max-connections", count, "N", "clients' connections at once"),
         (
             "max-heap-bytes",
-            int,
+            count,
             "BYTES",
             "memory of Envoy; near it, the largest streams are reset and new requests get 503",
         ),

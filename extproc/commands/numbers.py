@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
+_MOST = 2**53  # beyond, neither a float nor Envoy's configuration holds it
+
 
 def seconds(text: str) -> float:
     """A finite time of more than 0 s; any other positive quantity as well."""
@@ -66,6 +68,9 @@ def _number(text: str) -> float:
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if abs(value) > _MOST:
+        raise argparse.ArgumentTypeError(f"must be {_MOST} at the most")
+    return value
