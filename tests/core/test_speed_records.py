@@ -160,6 +160,56 @@ def test_many_starts_make_nobody_surer_than_what_was_measured() -> None:
     assert latest.decode.covariance[0] >= 0.5 * told[0].decode.covariance[0]
 
 
+def test_many_starts_leave_what_was_measured_where_it_was() -> None:
+    """A few samples of a slow kind with a slower node: whoever starts after starts knows them as the first did."""
+    first = taught(Truth(scale=1.5, factors={"a": 1.5}), each=3)
+    told, begun = records(first), Speeds()
+    for _ in range(10):
+        begun = Speeds()
+        begun.restore(merge(told))
+        for name in "ab":
+            assert prefill_s(begun, name) == pytest.approx(prefill_s(first, name), rel=0.05)
+        told += records(begun)
+    (shown,) = merge(told)
+    assert shown.prefill.samples == told[0].prefill.samples
+    assert shown.instances["a@1"].samples == told[0].instances["a@1"].samples
+    begun.hear(told[1:-1])  # others that started with it
+    assert prefill_s(begun, "a") == pytest.approx(prefill_s(first, "a"), rel=0.05)
+
+
+def test_what_a_router_learns_after_its_start_is_told_beside_what_it_began_with() -> None:
+    """Its own samples, as if it had begun with nothing: together with the earlier ones they are not counted twice."""
+    truth = Truth(scale=2.0, factors={"a": 2.0})
+    first, second = taught(truth, each=20), Speeds()
+    second.restore(records(first))
+    for _ in range(20):
+        for name in "abcd":
+            truth.finish(second, instance(name))
+    (own,) = records(second)
+    assert 0 < own.prefill.samples <= 80
+    assert own.instances["a@1"].samples[0] <= 20
+    both = Speeds()
+    both.restore(merge([*records(first), own]))
+    for name in "ab":
+        assert prefill_s(both, name) == pytest.approx(truth.prefill_s(instance(name), 1000), rel=0.1)
+
+
+def test_a_fleet_that_was_slow_before_a_start_and_is_not_after_it_is_told_as_it_is() -> None:
+    """All instances together prove the kind wrong that was begun with: what is told is neither, nor far beyond both."""
+    begun = Speeds()
+    begun.restore(records(taught(Truth(scale=1.4), each=30)))
+    now = Truth(seed=3)
+    for _ in range(30):
+        for name in "abcd":
+            now.finish(begun, instance(name))
+    heard = Speeds()
+    heard.hear(records(begun))
+    for name in "ab":
+        expected_s = now.prefill_s(instance(name), 1000)
+        assert prefill_s(begun, name) == pytest.approx(expected_s, rel=0.1)
+        assert prefill_s(heard, name) == pytest.approx(expected_s, rel=0.1)
+
+
 def test_instances_that_ended_before_a_start_are_told_of_no_more_once_they_have_faded() -> None:
     begun, truth = Speeds(), Truth()
     begun.restore(records(taught(Truth(factors={"a": 3.0}))))

@@ -121,8 +121,9 @@ class Kind:
             return
         for factors in self.factors.values():
             factors.shift(phase, -common)
-        step.state.first *= math.exp(common)
-        step.state.second += common
+        for pair in (step.state, step.base) if step.restored else (step.state,):
+            pair.first *= math.exp(common)
+            pair.second += common
         step.bound()
         if abs(common) > _CHANGED:
             step.become_another(_CHANGED_DOUBT, now)

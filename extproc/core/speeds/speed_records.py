@@ -30,9 +30,7 @@ _MOST_MS = 3.6e6  # of a step or a part of it: an hour
 _LEAST_STEP_MS = 1e-3  # of a step whatever it computes: no GPU is told to do anything in less
 _LEAST_VARIANCE = 1e-18  # none is so small or, turned over, so large; its inverse can still be told
 _LEAST_SHARE = 0.01  # of the first number's prior variance: 1 ms where the prior's deviation is 10 ms
-# What was learned before a start is told again by each router that begins with it: if all of it counted as samples of
-# its own, their number would double with each start. So many count; more say nothing more (`core.speeds.step_times`).
-_RESTORED_SAMPLES = 100
+_RESTORED_SAMPLES = 100  # of an earlier start; more say nothing more (`core.speeds.step_times`)
 
 
 class Constants(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -156,22 +154,29 @@ def uncertainty(record: KindRecord, phase: Phase) -> float:
 
 
 def adopt(record: KindRecord) -> Kind:
-    """A kind that begins with what a record says, a little less sure of it."""
+    """A kind that begins with what a record says, a little less sure of it.
+
+    It is told by those who have learned it, up to a day, and not told on from here. Else it would count once more with
+    each start; and as it keeps its mean and is less sure of it, it would seem to come from measurements far beyond.
+    """
     kind = Kind.unknown(profile_of(record))
     for phase, step, told in zip(Phase, kind.steps, (record.prefill, record.decode), strict=True):
         step.state = _doubted(step_pair(record, phase), step.prior)
         step.noise = told.noise or step.noise
-        step.samples = min(told.samples, _RESTORED_SAMPLES)
+        step.samples = step.restored = min(told.samples, _RESTORED_SAMPLES)
+        if step.restored:
+            step.base = step.state.copy()
     for key, factors in record.instances.items():
         state = _doubted(factor_pair(factors), factor_prior())
-        kind.factors[key] = Factors(state, samples=[min(each, _RESTORED_SAMPLES) for each in factors.samples])
+        prefill, decode = (min(each, _RESTORED_SAMPLES) for each in factors.samples)
+        kind.factors[key] = Factors(state, samples=[prefill, decode], restored=(prefill, decode), base=state.copy())
     if record.prefill.covariance or record.decode.covariance:
         kind.finished = OPTIMISM_REQUESTS
     return kind
 
 
 def _step(step: StepTime, now: float | None) -> StepRecord:
-    record = step_record(rebased(step.state, step.base, step.prior), step.noise, step.samples)
+    record = step_record(rebased(step.state, step.base, step.prior), step.noise, step.samples - step.restored)
     if now is None:
         return record
     return msgspec.structs.replace(
@@ -195,14 +200,15 @@ def step_record(state: Pair, noise: float | None, samples: int) -> StepRecord:
 
 def factor_record(factors: Factors, now: float | None = None) -> FactorRecord:
     """An instance's factors as a record; with `now`, also how old they are."""
-    state = factors.state
+    state = factors.state if factors.base is None else rebased(factors.state, factors.base, factor_prior())
+    prefill, decode = (all_of - before for all_of, before in zip(factors.samples, factors.restored, strict=True))
     known = now is not None and factors.learned_at_s > 0.0  # else it was restored, and is of an earlier time
     changed = known and factors.changed_at_s > -math.inf
     return FactorRecord(
         prefill=limited(state.first),
         decode=limited(state.second),
         covariance=(state.var_first, state.var_second, state.covariance),
-        samples=(factors.samples[Phase.PREFILL], factors.samples[Phase.DECODE]),
+        samples=(prefill, decode),
         age_s=now - factors.learned_at_s if known and now is not None else None,
         since_change_s=now - factors.changed_at_s if changed and now is not None else None,
     )

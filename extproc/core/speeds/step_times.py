@@ -99,8 +99,9 @@ class StepTime:
     prior: Pair
     state: Pair
     noise: float = _PRIOR_NOISE  # relative standard deviation of a sample that nothing disturbs
-    samples: int = 0  # that the state has from this router, since it began anew
-    base: Pair = field(init=False)  # what was believed before the first of them
+    samples: int = 0  # that the state has from this router, since it began anew; and `restored` ones
+    restored: int = 0  # that others had before this start
+    base: Pair = field(init=False)  # what was believed before the first of its own
     changes: Cusum = field(default_factory=Cusum)
     learned_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_ENOUGH))  # the latest samples
     changed_at_s: float = -math.inf  # when the kind was seen to have become another, by whomever
@@ -168,7 +169,7 @@ class StepTime:
         self.state.doubt(0.0, _HEARD_DEVIATION**2, widened(self.prior))
         self.bound()
         self.base = self.state.copy()
-        self.samples = 0
+        self.samples = self.restored = 0
         self.learned_at_s.clear()
         self.changed_at_s = changed_at_s
         self.changes.reset()
@@ -186,7 +187,9 @@ class Factors:
 
     state: Pair = field(default_factory=factor_prior)
     changes: tuple[Cusum, Cusum] = field(default_factory=lambda: (Cusum(), Cusum()))
-    samples: list[int] = field(default_factory=lambda: [0, 0])
+    samples: list[int] = field(default_factory=lambda: [0, 0])  # and `restored` ones
+    restored: tuple[int, int] = (0, 0)  # that others had before this start
+    base: Pair | None = None  # what was believed before the first of its own; None: the prior
     recent: tuple[deque[float], deque[float]] = field(
         default_factory=lambda: (deque(maxlen=_RECENT), deque(maxlen=_RECENT))
     )  # log factors that the latest samples of each phase would have
@@ -205,10 +208,11 @@ class Factors:
         """Add to the log factor of one phase, and to what its latest samples were."""
         recent = self.recent[phase]
         recent.extend([log + by for log in recent])  # which fills it up anew
-        if phase:
-            self.state.second += by
-        else:
-            self.state.first += by
+        for pair in filter(None, (self.state, self.base)):
+            if phase:
+                pair.second += by
+            else:
+                pair.first += by
 
     def learn(self, phase: Phase, surprise: float, variance: float, changed: bool) -> None:
         """Take in a log error beyond kind and factor, of which `variance` is not the instance's own.
@@ -220,6 +224,7 @@ class Factors:
         if changed:
             each = _CHANGE_DEVIATION**2
             self.state.doubt(each, each, Pair(0.0, 0.0, each, each), _ALIKE)
+            self.base = None  # what was known says nothing of it any more
             surprise, variance = median(recent) - self.log(phase), variance / 2  # a median of 5 is as good as 3 means
         forgotten = variance / _FACTOR_MEMORY**2
         self.state.doubt(forgotten, forgotten, self._widest(), _ALIKE)
@@ -231,13 +236,8 @@ class Factors:
     def fade(self, past_s: float) -> None:
         """Let time pass without a sample: the factor goes back to 1 and becomes as uncertain as it was."""
         keep = math.exp(-past_s / FACTOR_MEMORY_S)
-        state, prior = self.state, factor_prior()
-        state.first *= keep
-        state.second *= keep
-        keep *= keep
-        state.var_first = keep * state.var_first + (1.0 - keep) * prior.var_first
-        state.var_second = keep * state.var_second + (1.0 - keep) * prior.var_second
-        state.covariance = keep * state.covariance + (1.0 - keep) * prior.covariance
+        for pair in filter(None, (self.state, self.base)):
+            _fade(pair, keep)
 
     @property
     def faded(self) -> bool:
@@ -248,3 +248,13 @@ class Factors:
 
     def _widest(self) -> Pair:
         return Pair(0.0, 0.0, max(self.state.var_first, _FACTOR_DEVIATION**2), max(self.state.var_second, 0.01))
+
+
+def _fade(pair: Pair, keep: float) -> None:
+    prior = factor_prior()
+    pair.first *= keep
+    pair.second *= keep
+    keep *= keep
+    pair.var_first = keep * pair.var_first + (1.0 - keep) * prior.var_first
+    pair.var_second = keep * pair.var_second + (1.0 - keep) * prior.var_second
+    pair.covariance = keep * pair.covariance + (1.0 - keep) * prior.covariance
