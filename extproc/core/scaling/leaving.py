@@ -35,12 +35,12 @@ def orders(
 ) -> Orders:
     """What a pool's instances should do so that `desired` of them are Ready or on their way.
 
-    `ours` holds the keys of those that were told to drain by us: who drains for another reason (a pod that ends) is
-    not brought back. Who drains is stopped when it has had nothing to do for `grace_s` (a report may be older than the
-    order), or after `drain_s`, also if it has failed meanwhile; a start that is not needed any more at once. `stuck`
-    keys are not counted, and not stopped at once either: a slow start would never come to its end. `shaken` more are
-    counted where it would take a start or one that drains to fill their place, but nobody leaves on their account. Who
-    has been broken for `patience_s` is stopped.
+    `ours` holds the keys of those that were told to drain by us: who drains for another reason (a pod that ends) is not
+    brought back. Who drains is stopped once it has nothing to do and has drained for `grace_s` (a report may be older
+    than the order), or after `drain_s`, also if it has failed meanwhile; a start that is not needed any more at once.
+    `stuck` keys are not counted, and not stopped at once either: a slow start would never come to its end. `shaken`
+    more are counted where it would take a start or one that drains to fill their place, but nobody leaves on their
+    account. Who has been broken for `patience_s` is stopped.
     """
     ready = [each for each in instances if each.lifecycle is Lifecycle.READY]
     coming = [each for each in instances if each.lifecycle in COMING and each.key not in stuck]
