@@ -6,13 +6,16 @@ import math
 
 import msgspec
 
+from extproc.core.scaling.demand import RATE_S
+
 SOONER = 0.2  # of the dwell, where the forecast is sure that fewer will do
 SURE = 0.99  # chance that load stays below what is planned then
 MARGIN = 0.1  # instances of room that must be left after one has gone: a need at the edge does not swing
 LEAVE_SHARE = 0.25  # of the instances, in one step down
 STEP_SHARE = 0.1  # of the dwell, between two steps down
 MOST_PATIENCE = 8.0  # times the dwell
-PATIENT = 0.5  # instances that patience keeps beyond a plain dwell: it is for who swings by one, not for bursts
+PATIENT = 0.5  # instances that are kept for longer than `held_s`: that is for who swings by one, not for bursts
+CHANCE_S = 2.0 * RATE_S  # for so long, however short a start is: chance in a rate lasts for its window
 LASTS_S = 8.0  # for so long more must have been needed before it counts: two looks, as one's chance is no load
 KNOWN_SHARE = 1 / 3  # of the dwell, from the first look on: the first requests tell too little to start machines for
 _GAP_S, _GAP_SHARE = 60.0, 0.5  # between two looks, and of the dwell, beyond which what happened between is not known
@@ -66,17 +69,18 @@ class Behaviour(msgspec.Struct, kw_only=True):
             None if when_s is None else when_s + by_s for when_s in (self.up_at_s, self.down_at_s, self.unseen_at_s)
         )
 
-    def keep(self, at_s: float, dwell_s: float, later: float, surely: float) -> float:
-        """What must stay: the need of the last dwell and of the time to come.
+    def keep(self, at_s: float, dwell_s: float, start_s: float, later: float, surely: float) -> float:
+        """What must stay: the need of the last dwell (little of it for longer than `held_s`), and of the time to come.
 
         `later` and `surely` are the needs until an instance that leaves now could be back, as the rules' quantile has
         them and as `SURE` has: where even the latter is small, a part of the dwell is enough, unless it has only just
         been seen again what comes. Infinite: unknown.
         """
         wait_s = dwell_s * self.patience_at(at_s, dwell_s)
-        of_dwell = self._most(at_s - dwell_s)
-        usual = max(later, min(self._most(at_s - wait_s), of_dwell + PATIENT))
-        if of_dwell == math.inf or (self.unseen_at_s is not None and at_s - self.unseen_at_s < dwell_s):
+        known = self._most(at_s - dwell_s) < math.inf
+        held = self._most(at_s - held_s(dwell_s, start_s)) if known else math.inf
+        usual = max(later, min(self._most(at_s - wait_s), held + PATIENT))
+        if not known or (self.unseen_at_s is not None and at_s - self.unseen_at_s < dwell_s):
             return usual
         return min(usual, max(self._most(at_s - SOONER * wait_s), surely))
 
@@ -106,6 +110,11 @@ class Behaviour(msgspec.Struct, kw_only=True):
         if not self.needs or self.needs[0][0] > since_s:
             return math.inf
         return max((need for begin_s, need in self.needs if begin_s >= since_s), default=0.0)
+
+
+def held_s(dwell_s: float, start_s: float) -> float:
+    """For how long all that was needed is held: what is held for longer than a start takes would have paid for one."""
+    return min(dwell_s, max(start_s, CHANCE_S))
 
 
 def step_down(count: int, goal: int) -> int:

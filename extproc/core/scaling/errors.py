@@ -33,8 +33,10 @@ class Errors:
     spread), soon; and how the mixture's errors, in spreads as of when it was told, are distributed, after a period.
     """
 
-    def __init__(self, horizons_steps: NDArray[np.int64], experts: int, period_steps: float) -> None:
-        rows = len(horizons_steps)
+    def __init__(self, horizons_steps: NDArray[np.int64], lines: NDArray[np.bool_], period_steps: float) -> None:
+        """`lines`: which of the experts follow a slope."""
+        rows, experts = len(horizons_steps), len(lines)
+        self._lines = lines
         self._soon = float(np.exp(-1 / max(_LEAST_SOON_STEPS, period_steps / _SOON)))
         self._late = float(np.exp(-1 / max(_LEAST_LATE_STEPS, period_steps)))
         self._squares: Loads = np.zeros((rows, experts))
@@ -60,8 +62,13 @@ class Errors:
         )
 
     def weights(self, known: NDArray[np.bool_]) -> Loads:
-        """Shares of the experts [horizon, expert] in the mixture; of those that do not know (False), 0."""
+        """Shares of the experts [horizon, expert] in the mixture; of those that do not know (False), 0.
+
+        A slope counts where it was held against what came: of the first requests it is chance, and how their sizes
+        become known.
+        """
         tried = self._tried > 0
+        known = known & (tried | ~self._lines)
         usual = np.where(known & tried, self._squares / np.where(tried, self._tried, 1.0), np.nan)
         some = np.isfinite(usual).any(axis=1)
         middle = np.maximum(1e-12, np.nanmedian(np.where(some[:, None], usual, 1.0), axis=1))[:, None]

@@ -17,6 +17,7 @@ from extproc.core.scaling.trends import Trend
 Loads = NDArray[np.float64]
 
 EXPERTS = 9  # three levels, three lines, two seasons beside the level of now, and the week's
+LINES: NDArray[np.bool_] = np.array([3 <= row < 6 for row in range(EXPERTS)])
 _SLOW_SHARE = 1 / 24  # of a period: the longest memory
 _QUICK = 0.5  # of a step: the shortest; what a level lags behind a ramp is as long as its memory
 _LOOKS = 6  # in which a jump is looked for

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extproc.core.scaling.errors import Errors, Growth
-from extproc.core.scaling.experts import EXPERTS, Experts, Remembered
+from extproc.core.scaling.experts import LINES, Experts, Remembered
 from extproc.core.scaling.history import History, Step, grid
 from extproc.core.scaling.recommendation import Forecast
 from extproc.errors import UNREADABLE
@@ -217,7 +217,7 @@ def _until(horizon_s: float, step_s: float) -> tuple[tuple[float, ...], NDArray[
 
 
 def _errors(history: History) -> Errors:
-    return Errors(HORIZONS_STEPS, EXPERTS, history.grid.steps * history.grid.buckets)
+    return Errors(HORIZONS_STEPS, LINES, history.grid.steps * history.grid.buckets)
 
 
 def _growth(history: History) -> Growth:

@@ -116,7 +116,8 @@ def plan(
         if counts != bounded:
             behaviour.went_up(at_s, dwell_s, regret_s)
         return Plan(counts=counts, made=made, need=need, keep=need, wait_s=wait_s)
-    keep = 0.0 if context.idle else max(need, behaviour.keep(at_s, dwell_s, later, surely)) + MARGIN
+    stays = behaviour.keep(at_s, dwell_s, context.cold_start_s, later, surely)
+    keep = 0.0 if context.idle else max(need, stays) + MARGIN
     goal = choose(keep, given, bounded) if carries(bounded, keep, given) else bounded
     counts = bounded
     if goal != bounded and (context.idle or behaviour.may_step(at_s, dwell_s)):

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from extproc.core.pricing.classes import ClassPolicy
-from extproc.core.scaling.behaviour import SURE
+from extproc.core.scaling.behaviour import SURE, held_s
 from extproc.core.scaling.capacity import long_context, tightest
 from extproc.core.scaling.correction import Correction, Met
 from extproc.core.scaling.counting import Counting
@@ -158,7 +158,7 @@ class Scaler:
     ) -> list[Recommendation]:
         rules, pools = self._rules, group.pools
         dwell_s, start_s = max(pool.dwell_s for pool in pools), max(seen.starts_s)
-        back_s = start_s + dwell_s  # until one that leaves now could be back
+        back_s = start_s + held_s(dwell_s, start_s)  # until one that leaves now could be back
 
         def ahead(horizon_s: float, quantile: float) -> Forecast:
             made = forecaster.forecast(sight.at_s, horizon_s, quantile).times(1.0 / filled.factor)

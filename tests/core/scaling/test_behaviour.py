@@ -25,10 +25,10 @@ def every_ten_s(until_s: float, need: float) -> list[tuple[float, float]]:
 def test_what_was_needed_within_the_dwell_stays() -> None:
     """Until it is over, and not longer."""
     made = after([*every_ten_s(400.0, 2.0), (410.0, 5.0), (420.0, 2.0)])
-    assert made.keep(600.0, DWELL_S, 0.0, math.inf) == 5.0
+    assert made.keep(600.0, DWELL_S, DWELL_S, 0.0, math.inf) == 5.0
     for step in range(30):
         made.needed(430.0 + 10.0 * step, 2.0, DWELL_S)
-    assert made.keep(730.0, DWELL_S, 0.0, math.inf) == 2.0
+    assert made.keep(730.0, DWELL_S, DWELL_S, 0.0, math.inf) == 2.0
 
 
 def test_without_a_dwell_the_need_of_now_is_all_that_is_kept() -> None:
@@ -37,44 +37,44 @@ def test_without_a_dwell_the_need_of_now_is_all_that_is_kept() -> None:
     for step in range(50):
         made.needed(1_700_000_000.0 + 4.9876 * step, 3.0 if step < 49 else 1.0, 0.0)
     assert made.needs == [(made.needs[0][0], 1.0)]
-    assert made.keep(1_700_000_000.0 + 4.9876 * 49, 0.0, 2.0, 2.0) == 2.0
+    assert made.keep(1_700_000_000.0 + 4.9876 * 49, 0.0, DWELL_S, 2.0, 2.0) == 2.0
 
 
 def test_nothing_leaves_before_a_dwell_was_seen() -> None:
     """What was needed before the first look is not known, and how sure a forecast is neither."""
-    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, math.inf) == math.inf
-    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 0.0, 0.0) == math.inf
-    assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, 0.0, math.inf) == 2.0
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, DWELL_S, 0.0, math.inf) == math.inf
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, DWELL_S, 0.0, 0.0) == math.inf
+    assert after(every_ten_s(310.0, 2.0)).keep(310.0, DWELL_S, DWELL_S, 0.0, math.inf) == 2.0
 
 
 def test_what_was_before_a_gap_does_not_count() -> None:
     """A leader that was away does not know what was needed meanwhile: it waits for a whole dwell."""
     made = after([*every_ten_s(400.0, 2.0), (700.0, 2.0)])
-    assert made.keep(700.0, DWELL_S, 0.0, 0.0) == math.inf
+    assert made.keep(700.0, DWELL_S, DWELL_S, 0.0, 0.0) == math.inf
 
 
 def test_a_sure_forecast_shortens_no_dwell_soon_after_nothing_could_be_seen() -> None:
     """Be it because nobody looked, or because no router told anything."""
     gap = after([*every_ten_s(400.0, 2.0), (700.0, 2.0), *((710.0 + 10 * step, 2.0) for step in range(12))])
-    assert gap.keep(820.0, DWELL_S, 4.0, 2.0) == math.inf
+    assert gap.keep(820.0, DWELL_S, DWELL_S, 4.0, 2.0) == math.inf
     blind = after(every_ten_s(900.0, 2.0))
-    assert blind.keep(900.0, DWELL_S, 4.0, 2.0) == 2.0
+    assert blind.keep(900.0, DWELL_S, DWELL_S, 4.0, 2.0) == 2.0
     blind.unseen(910.0)
-    assert blind.keep(1000.0, DWELL_S, 4.0, 2.0) == 4.0
-    assert blind.keep(1210.0, DWELL_S, 4.0, 2.0) == 2.0
+    assert blind.keep(1000.0, DWELL_S, DWELL_S, 4.0, 2.0) == 4.0
+    assert blind.keep(1210.0, DWELL_S, DWELL_S, 4.0, 2.0) == 2.0
 
 
 def test_what_is_expected_to_be_needed_again_stays() -> None:
     """Even if little was needed for long."""
-    assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, 4.5, math.inf) == 4.5
+    assert after(every_ten_s(900.0, 2.0)).keep(900.0, DWELL_S, DWELL_S, 4.5, math.inf) == 4.5
 
 
 def test_a_sure_forecast_shortens_the_dwell() -> None:
     """A fifth of it is enough where all but certainly fewer will do."""
     made = after([*every_ten_s(400.0, 5.0), *((410.0 + 10.0 * step, 2.0) for step in range(8))])
-    assert made.keep(480.0, DWELL_S, 2.0, math.inf) == 5.0
-    assert made.keep(480.0, DWELL_S, 2.0, 3.0) == 3.0
-    assert made.keep(480.0, DWELL_S, 2.0, 9.0) == 5.0
+    assert made.keep(480.0, DWELL_S, DWELL_S, 2.0, math.inf) == 5.0
+    assert made.keep(480.0, DWELL_S, DWELL_S, 2.0, 3.0) == 3.0
+    assert made.keep(480.0, DWELL_S, DWELL_S, 2.0, 9.0) == 5.0
 
 
 def test_a_step_down_that_is_regretted_makes_the_dwell_longer() -> None:
@@ -135,4 +135,14 @@ def test_patience_keeps_no_more_than_who_swings() -> None:
     behaviour.needed(910.0, 12.0, DWELL_S)
     for step in range(32):
         behaviour.needed(920.0 + 10.0 * step, 2.0, DWELL_S)
-    assert behaviour.keep(1230.0, DWELL_S, 0.0, math.inf) == 2.0 + PATIENT
+    assert behaviour.keep(1230.0, DWELL_S, DWELL_S, 0.0, math.inf) == 2.0 + PATIENT
+
+
+def test_little_is_held_for_longer_than_a_start_takes() -> None:
+    """That would have paid for another. Who swings by one is kept, and before a dwell was seen nobody leaves."""
+    made = after([*every_ten_s(400.0, 2.0), (410.0, 9.0), *[(420.0 + 10.0 * step, 2.0) for step in range(19)]])
+    assert made.keep(600.0, DWELL_S, 240.0, 0.0, math.inf) == 9.0
+    assert made.keep(600.0, DWELL_S, 120.0, 0.0, math.inf) == 2.0 + PATIENT
+    assert made.keep(465.0, DWELL_S, 5.0, 0.0, math.inf) == 9.0  # a rate's chance lasts for some time
+    assert made.keep(500.0, DWELL_S, 5.0, 0.0, math.inf) == 2.0 + PATIENT
+    assert after(every_ten_s(200.0, 2.0)).keep(200.0, DWELL_S, 120.0, 0.0, math.inf) == math.inf

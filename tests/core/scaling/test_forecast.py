@@ -52,6 +52,18 @@ def test_after_the_first_look_the_plan_is_wide() -> None:
     assert 1.25 * 4.0 < told.planned < 2.0 * 4.0
 
 
+def test_the_slope_of_the_first_minute_is_not_followed() -> None:
+    """Load seems to rise while sizes become known: it is followed once a slope was held against what came."""
+    forecaster = Forecaster(86_400.0)
+    for look in range(1, 13):
+        forecaster.add(5.0 * look, 0.5 * look, 5.0)
+    told = forecaster.forecast(60.0, 180.0, 0.5)
+    assert told.expected == pytest.approx(told.now)
+    for look in range(13, 121):
+        forecaster.add(5.0 * look, 0.5 * look, 5.0)
+    assert forecaster.forecast(600.0, 180.0, 0.5).expected > 66.0
+
+
 def test_a_rising_load_is_led_already_on_the_first_day() -> None:
     """What is expected 3 min ahead is above what comes now, by most of what the load really grows by."""
     seen = plans(by_chance(day(40, DAY_S), DAY_S, DAY_S), 180.0)
