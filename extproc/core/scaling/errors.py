@@ -77,16 +77,22 @@ class Errors:
         shares: Loads = trust / trust.sum(axis=1, keepdims=True)
         return shares
 
-    def judge(self, row: int, experts: Loads, mixture: float, spread: float) -> None:
+    def whole(self, row: int) -> bool:
+        """Whether slopes count at that horizon yet: else a mixture's error tells nothing of those to come."""
+        return not self._lines.any() or bool((self._tried[row][self._lines] > 0).any())
+
+    def judge(self, row: int, experts: Loads, mixture: float | None, spread: float) -> None:
         """One load has come: errors of what experts (NaN: said nothing) and the mixture had forecast for it.
 
-        `spread`: what it was when that was told.
+        `spread`: what it was when that was told. `mixture`: None where it was not `whole`.
         """
         limit = _OUTLIER * float(self.spread[row])
         said = np.isfinite(experts)
         off = np.minimum(np.abs(np.where(said, experts, 0.0)), _EXPERT_OUTLIER * limit)
         self._squares[row] = self._soon * self._squares[row] + off**2
         self._tried[row] = self._soon * self._tried[row] + said
+        if mixture is None:
+            return
         self._prior[row] *= self._fading[row]
         self._own[row] = self._soon * self._own[row] + min(abs(mixture), limit) ** 2
         self._judged[row] = self._soon * self._judged[row] + 1

@@ -32,6 +32,7 @@ class _Said(NamedTuple):
     experts: Loads
     mixture: float
     spread: float
+    whole: bool  # slopes counted in the mixture
 
 
 class _Dump(msgspec.Struct, kw_only=True):
@@ -147,7 +148,7 @@ class Forecaster:
         experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
         spread = self._errors.spread
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
-            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]))
+            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]), self._errors.whole(row))
             self._waiting.setdefault(current + ahead, []).append(said)
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]
@@ -160,7 +161,7 @@ class Forecaster:
         mixtures = np.array([said.mixture for said in told])
         sizes = self._size(mixtures)  # of now: what is usual may not have been known when they were written down
         for said, size in zip(told, sizes.tolist(), strict=True):
-            off = (step.load - said.mixture) / size
+            off = (step.load - said.mixture) / size if said.whole else None
             self._errors.judge(said.row, (step.load - said.experts) / size, off, said.spread)
         usual = max(_LEAST_LOAD, self._experts.usual)
         self._growth.add(mixtures / usual, (step.load - mixtures) / usual)
