@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 from extproc.commands.numbers import count, port, seconds, seconds_or_zero
@@ -134,9 +133,6 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         kv_events=KvEventsConfig.parse(args.kv_events_config, arrays=args.kv_events_arrays),
     )
-    if config.hardware not in KNOWN_HARDWARE:
-        known = ", ".join(KNOWN_HARDWARE)
-        print(f"extproc engine: the pace of hardware {config.hardware!r} is guessed; known: {known}", file=sys.stderr)
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -47,16 +47,16 @@ async def test_a_file_that_changes_while_it_is_loaded_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing would tell later that it has."""
-    path, load = tmp_path / "backends.yaml", yaml_files.load
+    path, read = tmp_path / "backends.yaml", yaml_files.read
 
-    def interrupted(where: Path, shape: Any) -> Any:
-        loaded = load(where, shape)
-        monkeypatch.setattr(yaml_files, "load", load)
+    def interrupted(where: Path) -> yaml_files.Node:
+        found = read(where)
+        monkeypatch.setattr(yaml_files, "read", read)
         write(path, "- {url: 'http://x:2'}")
-        return loaded
+        return found
 
     write(path, "- {url: 'http://x:1'}")
-    monkeypatch.setattr(yaml_files, "load", interrupted)
+    monkeypatch.setattr(yaml_files, "read", interrupted)
     file = BackendsFile(path, {})
     assert await urls(file) == ["http://x:2"]
 

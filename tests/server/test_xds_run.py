@@ -44,7 +44,9 @@ async def test_it_is_healthy_also_where_the_fleet_is_known_before_it_listens(
         settings = XdsSettings(listen=where, pages=UnixSocket(tmp_path / "pages"), redis=parse(redis.url))
         running = asyncio.create_task(run_xds(settings))
         try:
-            await eventually(lambda: asyncio.to_thread(grpc_health, where, "", 5.0), lambda told: told == SERVING)
+            await eventually(
+                lambda: asyncio.to_thread(grpc_health, where, "", 5.0), lambda told: told.status == SERVING
+            )
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,11 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.values.instance import Lifecycle
-from extproc.demo.processes import wait_for_line
 from extproc.errors import ConfigError
 from extproc.sim.engine.config import EngineConfig
 from extproc.sim.engine.server import open_engine
-from tests.processes import Processes
 from tests.sim.engines import MODEL, NEVER, QUESTION, listening, process, running, until
 
 
@@ -189,12 +186,3 @@ async def test_before_its_start_delay_is_over_a_process_does_not_listen() -> Non
         assert child.returncode is None
     async with process("--start-delay-s", "0.01", "--port", str(port)) as child:
         assert (await listening(child))[1] == f"http://127.0.0.1:{port}"
-
-
-async def test_a_gpu_whose_pace_is_guessed_is_told(tmp_path: Path) -> None:
-    """A slip of the pen would else stand for another GPU in every figure."""
-    async with Processes(tmp_path) as processes:
-        for hardware, told in (("h100", True), ("h100_sxm", False)):
-            child = await processes.start_extproc(hardware, "engine", "--hardware", hardware)
-            await wait_for_line(child, "listening on", 60.0)
-            assert (f"the pace of hardware {hardware!r} is guessed; known: a100_sxm, " in child.output()) is told
