@@ -43,6 +43,6 @@ def _start(process: BaseProcess) -> None:
 
 
 def _run(target: Callable[..., None], arguments: tuple[Any, ...], theirs: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its owner ends it; else that one may hear of its end first
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
     target(*arguments, theirs)

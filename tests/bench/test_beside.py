@@ -56,6 +56,13 @@ def test_one_that_fails_is_heard_of() -> None:
             child.recv()
 
 
+def test_control_c_does_not_end_it_before_its_owner_has_taken_it() -> None:
+    """Else the owner hears of an end that it knows no reason for."""
+    with beside(tell_and_wait) as child:
+        os.kill(child.recv(), signal.SIGINT)
+        assert not child.poll(0.5)
+
+
 def test_control_c_ends_both_without_a_word(tmp_path: Path) -> None:
     """It goes to all processes of a terminal."""
     program = tmp_path / "measure.py"
