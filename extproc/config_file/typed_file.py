@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from extproc.adapters.yaml_files import Node, read
+from extproc.adapters.yaml_files import Node
 from extproc.config_file.faults import Fault
 from extproc.config_file.shape import faults_of
 from extproc.errors import ConfigError
@@ -16,13 +16,8 @@ from extproc.errors import ConfigError
 _T = TypeVar("_T")
 
 
-def load(path: Path, shape: type[_T]) -> _T:
-    """Read a file as `shape`: a msgspec struct that takes no other keys, or a list of them. Raises ConfigError."""
-    return typed(path, read(path), shape)
-
-
 def typed(path: Path, node: Node, shape: type[_T]) -> _T:
-    """The same of what was read already."""
+    """What was read of a file as `shape`: a msgspec struct that takes no other keys. Raises ConfigError."""
     refuse(path, [*faults_of(node, shape)])
     return convert(path, node.value, shape)
 

@@ -14,7 +14,7 @@ from extproc.core.prefixes.prefix import PrefixIndex
 from extproc.core.prefixes.prefix_trust import PrefixTrust
 from extproc.core.pricing.loading import Adapters
 from extproc.core.tokens.beliefs import Beliefs
-from extproc.core.values.instance import id_of
+from extproc.core.values.instance import Instance, id_of
 from extproc.core.values.outcome import Outcome
 
 
@@ -52,18 +52,17 @@ class Learning:
         served_key = served.instance.key if served else None
         if not in_shadow or chosen_key == served_key:
             self._adapters.learn(outcome)
-        passed_over = outcome.attempts > 1 and chosen_key not in (None, served_key) and not in_shadow
-        if passed_over and self._is_current(chosen_key):
-            self._health.passed_over(str(chosen_key), outcome, now)
-        named = None if in_shadow or chosen_key is None else self._fleet.get(id_of(chosen_key))
-        if named is not None and named.instance.key == chosen_key:
-            self._reach.heard(outcome, named.instance)
+        named = None if in_shadow else self._current(chosen_key)
+        if named is not None:
+            if outcome.attempts > 1 and chosen_key != served_key:
+                self._health.passed_over(named.key, outcome, now)
+            self._reach.heard(outcome, named)
             if unknown_cluster(outcome.flags):
-                self._health.out_of_reach(named.instance.key, outcome, now)
+                self._health.out_of_reach(named.key, outcome, now)
         self.attempted(Attempt(outcome.address, outcome.status, outcome.flags, duration_s=outcome.duration_s), now)
-        partner_key = outcome.features.partner_key if outcome.features else ""
-        if self._is_current(partner_key):
-            self._health.judge_partner(partner_key, outcome, now)
+        partner = self._current(outcome.features.partner_key if outcome.features else None)
+        if partner is not None:
+            self._health.judge_partner(partner.key, outcome, now)
 
     def attempted(self, attempt: Attempt, now: float) -> None:
         """Take in what one attempt says of the instance it went to."""
@@ -71,9 +70,10 @@ class Learning:
         if member is not None:
             self._health.attempted(member, attempt, now)
 
-    def _is_current(self, key: str | None) -> bool:
+    def _current(self, key: str | None) -> Instance | None:
+        """The instance of that incarnation, if it is still there."""
         member = self._fleet.get(id_of(key)) if key else None
-        return member is not None and member.instance.key == key
+        return member.instance if member is not None and member.instance.key == key else None
 
     def _check_prefix(self, outcome: Outcome) -> None:
         """Hold what was claimed to be cached against what the engine says was."""
