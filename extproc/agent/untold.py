@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from extproc.adapters.engines.known import ENGINES
 from extproc.adapters.http_client import Answer
 
 if TYPE_CHECKING:
@@ -12,18 +13,9 @@ if TYPE_CHECKING:
     from extproc.adapters.http_client import Failure
     from extproc.core.values.instance import Load
 
-_LINES = {
-    "vllm": b"vllm:",
-    "sglang": b"sglang:",
-    "llamacpp": b"llamacpp:",
-    "tgi": b"tgi_",
-    "tensorrt-llm": b"trtllm_",
-    "triton": b"nv_trt_llm_",
-    "dynamo": b"dynamo_frontend_",
-}
-"""What the names of an engine's metrics begin with."""
-_WHOSE = re.compile(rb"^(" + b"|".join(map(re.escape, _LINES.values())) + rb")", re.MULTILINE)
-_OLD = {"sglang-old": "sglang", "tensorrt-llm-iterations": "tensorrt-llm"}  # read otherwise, of the same program
+_PROGRAMS = {engine.metrics_begin: engine.name for engine in reversed(ENGINES.values())}
+"""The first engine of each program that writes metrics, by what their names begin with."""
+_WHOSE = re.compile(rb"^(" + "|".join(map(re.escape, _PROGRAMS)).encode() + rb")", re.MULTILINE)
 
 
 def why_untold(engine: Engine, metrics: Answer | Failure, load: Load) -> str:
@@ -36,8 +28,8 @@ def why_untold(engine: Engine, metrics: Answer | Failure, load: Load) -> str:
     page = engine.paths["metrics"]
     if metrics.status != 200:
         return f"{page} answers HTTP {metrics.status}: what {engine.name} needs is told in docs/engines.md"
-    begun = {found.group(1) for found in _WHOSE.finditer(metrics.body)}
-    others = [name for name, begins in _LINES.items() if begins in begun]
-    if not others or _OLD.get(engine.name, engine.name) in others:
+    begun = {found.group(1).decode() for found in _WHOSE.finditer(metrics.body)}
+    if not begun or engine.metrics_begin in begun:
         return ""
+    others = [name for begins, name in reversed(_PROGRAMS.items()) if begins in begun]
     return f"{page} has the metrics of {', '.join(others)}, and is read as {engine.name}'s (--engine)"

@@ -103,4 +103,4 @@ def _of_all_workers(samples: Iterable[Sample], workers: Mapping[str, float]) -> 
     return positive(sum(value * number for value, number in counted if number is not None))
 
 
-DYNAMO = Engine("dynamo", PATHS, read)
+DYNAMO = Engine("dynamo", PATHS, read, "dynamo_frontend_")

@@ -125,4 +125,4 @@ def _prefilling(slots: list[_Slot]) -> int | None:
     return sum(each.n_decoded == 0 for each in decoded)
 
 
-LLAMACPP = Engine("llamacpp", PATHS, read)
+LLAMACPP = Engine("llamacpp", PATHS, read, "llamacpp:")

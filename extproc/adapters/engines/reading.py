@@ -60,6 +60,7 @@ class Engine:
     name: str
     paths: Mapping[str, str]
     read: Callable[[Mapping[str, bytes]], Reading]  # takes pages answered with 200; raises MalformedPageError
+    metrics_begin: str = ""  # what the names of its program's metrics begin with; "" if that is not known
 
 
 @dataclass(frozen=True, slots=True)

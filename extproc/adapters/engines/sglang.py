@@ -160,5 +160,5 @@ def _max_num_seqs(server: _Server, ranks: int | None) -> int | None:
     return positive(server.max_running_requests) if ranks == 1 else None
 
 
-SGLANG = Engine("sglang", PATHS, read)
-SGLANG_OLD = Engine("sglang-old", _OLD_PATHS, read)
+SGLANG = Engine("sglang", PATHS, read, "sglang:")
+SGLANG_OLD = Engine("sglang-old", _OLD_PATHS, read, SGLANG.metrics_begin)

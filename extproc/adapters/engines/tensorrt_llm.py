@@ -154,5 +154,5 @@ def _from_iterations(page: bytes) -> Reading:
     )
 
 
-TENSORRT_LLM = Engine("tensorrt-llm", PATHS, read)
-TENSORRT_LLM_ITERATIONS = Engine("tensorrt-llm-iterations", _ITERATION_PATHS, read)
+TENSORRT_LLM = Engine("tensorrt-llm", PATHS, read, "trtllm_")
+TENSORRT_LLM_ITERATIONS = Engine("tensorrt-llm-iterations", _ITERATION_PATHS, read, TENSORRT_LLM.metrics_begin)

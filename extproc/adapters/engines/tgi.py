@@ -82,4 +82,4 @@ def read(pages: Mapping[str, bytes]) -> Reading:
     )
 
 
-TGI = Engine("tgi", PATHS, read)
+TGI = Engine("tgi", PATHS, read, "tgi_")

@@ -72,4 +72,4 @@ def _waiting(requests: Sequence[Sample]) -> int | None:
     return whole(told)
 
 
-TRITON = Engine("triton", PATHS, read)
+TRITON = Engine("triton", PATHS, read, "nv_trt_llm_")

@@ -126,4 +126,4 @@ def _asleep(samples: Sequence[Sample]) -> bool | None:
     return not all(awake) if awake else None
 
 
-VLLM = Engine("vllm", PATHS, read)
+VLLM = Engine("vllm", PATHS, read, "vllm:")
