@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,18 +24,6 @@ def envoy_binary() -> str | None:
     return named or shutil.which(
         "envoy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     )
-
-
-_next_port = itertools.count(20_000 + os.getpid() * 61 % 11_000)
-
-
-def kept_port() -> int:
-    """A free TCP port of 127.0.0.1 that no client's connection is given either, so that it may be left for a while."""
-    for port in _next_port:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 def validation_error(bootstrap: dict[str, Any], folder: Path) -> str:

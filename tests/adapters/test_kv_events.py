@@ -19,6 +19,7 @@ from extproc.adapters.kv_frames import END_OF_REPLAY, read_frame
 from extproc.core.prefixes.kv_delta import KvDelta
 from extproc.core.prefixes.kv_fold import KvFold
 from extproc.core.prefixes.kv_sequence import KvSequence
+from extproc.demo.ports import free_port
 from extproc.errors import ConfigError
 from tests.adapters.kv_recording import MODEL, held_after_each, parts, payloads
 from tests.core.kv_parts import Router
@@ -50,13 +51,6 @@ async def following(settings: KvEventsSettings, router: Router, fold: KvFold | N
         task.cancel()
         (result,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(result, asyncio.CancelledError), result
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RawEngine:

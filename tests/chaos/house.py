@@ -19,11 +19,12 @@ from extproc.adapters import yaml_files
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, TlsToService, XdsSource
+from extproc.demo.ports import free_port
 from extproc.demo.processes import Child, wait_for_line
 from tests.chaos.envoy_log import EnvoyLog, with_log
 from tests.e2e.eventually import eventually
 from tests.e2e.secure import write_secrets
-from tests.envoy_process import EnvoyProcess, kept_port
+from tests.envoy_process import EnvoyProcess
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 
@@ -171,7 +172,7 @@ def parts_of(
     (folder / "backends.yaml").write_text(yaml_files.dump(backends))
     (folder / "autoscale.yaml").write_text(_AUTOSCALE)
     (folder / SERVE_FILE).write_text(SERVE)
-    door, plane, pages, scaler, other = _doors(), *(f"{HOST}:{kept_port()}" for _ in range(4))
+    door, plane, pages, scaler, other = _doors(), *(f"{HOST}:{free_port()}" for _ in range(4))
     registry = ("--redis-url", redis_url)
     agent = ("agent", "--backends", str(folder / "backends.yaml"), "--period-s", "0.2", *registry)
     serve = ("serve", "--listen", f"{HOST}:{door}", "--metrics-listen", pages, "--workers", str(WORKERS))
@@ -204,7 +205,7 @@ async def running_house(
     """
     async with AsyncExitStack() as stack:
         ports = {name: int(part.arguments[-1]) for name, part in engines.items()} if engines else {}
-        ports = ports or {name: kept_port() for name in ENGINES}
+        ports = ports or {name: free_port() for name in ENGINES}
         engines = engines or {name: engine_part(name, port) for name, port in ports.items()}
         server = stack.enter_context(redis or RedisServer("valkey", folder))
         flags, to_service = tls or ((), None)
@@ -216,8 +217,8 @@ async def running_house(
             xds=XdsSource(servers=((HOST, plane),)),
             workers=tuple((HOST, door + number) for number in range(WORKERS)),
             tls=to_service,
-            listen=(HOST, kept_port()),
-            admin=(HOST, kept_port()),
+            listen=(HOST, free_port()),
+            admin=(HOST, free_port()),
         )
         if to_service is not None:
             write_secrets(Path(to_service.sds_directory), settings)
@@ -237,9 +238,9 @@ async def running_house(
 
 def _doors() -> int:
     """The first of as many free ports in a row as there are workers."""
-    first = kept_port()
-    while kept_port() != first + 1:
-        first = kept_port()
+    first = free_port()
+    while free_port() != first + 1:
+        first = free_port()
     return first
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from extproc.demo.ports import free_port
 from tests.chaos.house import Part, running_house
 from tests.chaos.traffic import Traffic
 from tests.e2e.tiny_gguf import write_tiny_gguf
-from tests.envoy_process import kept_port
 
 pytestmark = pytest.mark.chaos
 
@@ -23,7 +23,7 @@ async def test_a_killed_llama_cpp_takes_nothing_else_with_it(tmp_path: Path) -> 
     model = tmp_path / "tiny.gguf"
     write_tiny_gguf(model)
     program = (sys.executable, str(Path(__file__).with_name("llamacpp_process.py")), str(model))
-    engines = {name: Part((*program, str(kept_port())), r"listening on \S+") for name in ("a", "b")}
+    engines = {name: Part((*program, str(free_port())), r"listening on \S+") for name in ("a", "b")}
     async with running_house(tmp_path, engines=engines, kind="llamacpp", model="tiny") as house:
         for victim in engines:
             async with Traffic(house, RPS) as traffic:

@@ -19,12 +19,13 @@ from extproc.adapters.registry import Registry
 from extproc.config_file import limits
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EnvoySettings, RequestBodies, Shape, Upstream
+from extproc.demo.ports import free_port
 from extproc.demo.processes import wait_for_line
 from tests.core.builders import MODEL, instance
 from tests.e2e.eventually import eventually
 from tests.e2e.matrix.clients import HOST, Ask, Got, Http, send
 from tests.e2e.matrix.engines import USAGE, Engine
-from tests.envoy_process import EnvoyProcess, kept_port
+from tests.envoy_process import EnvoyProcess
 from tests.processes import Processes
 from tests.redis_server import RedisServer
 
@@ -84,7 +85,7 @@ async def running(
 ) -> AsyncIterator[Limited]:
     """Redis, one engine, `extproc serve` and Envoy."""
     (folder / "extproc.yaml").write_text(policy)
-    port, pages_port = kept_port(), kept_port()
+    port, pages_port = free_port(), free_port()
     async with AsyncExitStack() as stack:
         redis = stack.enter_context(RedisServer("valkey", folder))
         engine = Engine("a")
@@ -102,8 +103,8 @@ async def running(
         settings = EnvoySettings(
             upstreams=(Upstream("a", (HOST, engine.port)),),
             workers=((HOST, port),),
-            listen=(HOST, kept_port()),
-            admin=(HOST, kept_port()),
+            listen=(HOST, free_port()),
+            admin=(HOST, free_port()),
             shape=shape,
             body_mode=mode,
             message_timeout_s=30.0,

@@ -23,6 +23,7 @@ from extproc.control.settings import EnvoySettings, Upstream
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
 from extproc.core.values.instance import Instance, Lifecycle
+from extproc.demo.ports import free_port
 from extproc.observe.live_gauges import Gauges
 from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
@@ -32,7 +33,7 @@ from extproc.stream.rules import Rules
 from tests.control.parts import HOST, ScriptedEngine, raw, running_engine
 from tests.core.builders import instance, publish
 from tests.e2e.eventually import eventually
-from tests.envoy_process import EnvoyProcess, kept_port
+from tests.envoy_process import EnvoyProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -104,7 +105,7 @@ async def hall(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
         engines = [ScriptedEngine(name) for name in ("small", "big", "coder", "secret", "brief-model")]
         for engine in engines:
             await stack.enter_async_context(running_engine(engine))
-        dead = ScriptedEngine("dead", port=kept_port())
+        dead = ScriptedEngine("dead", port=free_port())
         router = Router(Policy(models=models, stale_after_s=600.0))
         observer = Observer(Metrics(lambda: Gauges({}, {}, 0.0, {})))
         rules = Rules(trust=trust, rule_headers=models.headers, answer_models=True)
@@ -115,8 +116,8 @@ async def hall(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
         settings = EnvoySettings(
             upstreams=tuple(Upstream(engine.name, (HOST, engine.port)) for engine in (*engines, dead)),
             workers=((HOST, worker),),
-            listen=(HOST, kept_port()),
-            admin=(HOST, kept_port()),
+            listen=(HOST, free_port()),
+            admin=(HOST, free_port()),
             message_timeout_s=30.0,
         )
         envoy = EnvoyProcess(bootstrap(settings), folder)

@@ -21,11 +21,12 @@ import orjson
 
 from extproc.control.bootstrap import bootstrap
 from extproc.control.settings import EXTPROC_CLUSTER, EnvoySettings, RequestBodies, Shape, Upstream
+from extproc.demo.ports import free_port
 from tests.e2e.eventually import eventually
 from tests.e2e.matrix.clients import HOST, Ask, Got, Http, send
 from tests.e2e.matrix.engines import Engine, Seen
 from tests.e2e.matrix.house import BODY_LIMIT_BYTES, Family, House
-from tests.envoy_process import EnvoyProcess, kept_port
+from tests.envoy_process import EnvoyProcess
 
 _NOBODY = "nobody"  # the cluster of a service that is not there
 _RENAMER = "renamer"  # the cluster of `renamer`, and the listener before it
@@ -172,16 +173,16 @@ async def open_building(house: House, mode: RequestBodies, shape: Shape, folder:
             Upstream(family.second.name, (HOST, family.second.port), "decided"),
         ),
         workers=((HOST, house.port),),
-        listen=(HOST, kept_port()),
-        admin=(HOST, kept_port()),
+        listen=(HOST, free_port()),
+        admin=(HOST, free_port()),
         shape=shape,
         body_mode=mode,
         body_limit_bytes=BODY_LIMIT_BYTES,
         message_timeout_s=30.0,
     )
-    ports = {door: kept_port() for door in Door}
+    ports = {door: free_port() for door in Door}
     values = _with_doors(settings, ports)
-    renaming = kept_port()
+    renaming = free_port()
     _add_renamer(values, settings, renaming, house.renamer_port)
     envoy = EnvoyProcess(values, folder)
     try:
@@ -204,7 +205,7 @@ def _with_doors(settings: EnvoySettings, ports: dict[Door, int]) -> dict[str, An
         changed = replace(settings, listen=(HOST, port), fail_closed=closed, message_timeout_s=timeout_s)
         service = _NOBODY if door in (Door.DOWN, Door.DOWN_CLOSED) else EXTPROC_CLUSTER
         listeners.append(_listener(changed, str(door), service))
-    _add_service(values, _NOBODY, kept_port())
+    _add_service(values, _NOBODY, free_port())
     return values
 
 

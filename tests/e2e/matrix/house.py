@@ -19,11 +19,11 @@ from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.settings import Shape
 from extproc.core.values.instance import Instance, Lifecycle, Load
+from extproc.demo.ports import free_port
 from extproc.demo.processes import Child, Processes, ended, wait_for_line
 from tests.e2e.eventually import eventually
 from tests.e2e.matrix.clients import HOST
 from tests.e2e.matrix.engines import Engine
-from tests.envoy_process import kept_port
 from tests.redis_server import RedisServer
 
 BODY_LIMIT_BYTES = 24 * 2**20
@@ -116,8 +116,8 @@ class House:
     http: HttpClient
     families: dict[Shape, Family]
     renamer_port: int
-    port: int = field(default_factory=kept_port)  # of the service
-    pages_port: int = field(default_factory=kept_port)
+    port: int = field(default_factory=free_port)  # of the service
+    pages_port: int = field(default_factory=free_port)
     service: Child | None = None
 
     async def start_service(self) -> None:
