@@ -17,11 +17,13 @@ from extproc.bench.beside import beside
 PATIENT_S = 60.0
 
 _INTERRUPTED = """
+import signal
 from multiprocessing.connection import Connection
 from extproc.bench.beside import beside
 from tests.bench.test_beside import tell_and_wait
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     try:
         with beside(tell_and_wait) as child:
             print(child.recv(), flush=True)
@@ -68,12 +70,11 @@ def test_control_c_ends_both_without_a_word(tmp_path: Path) -> None:
     """It goes to all processes of a terminal."""
     program = tmp_path / "measure.py"
     program.write_text(_INTERRUPTED)
-    measuring = subprocess.Popen(
-        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert measuring.stdout is not None
-    process_id = int(measuring.stdout.readline())
-    os.killpg(measuring.pid, signal.SIGINT)
-    said, complained = measuring.communicate(timeout=PATIENT_S)
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, program], **piped) as measuring:
+        assert measuring.stdout is not None
+        process_id = int(measuring.stdout.readline())
+        os.killpg(measuring.pid, signal.SIGINT)
+        said, complained = measuring.communicate(timeout=PATIENT_S)
     assert (said, complained, measuring.returncode) == ("interrupted\n", "", 0)
     assert not Path(f"/proc/{process_id}").exists()
