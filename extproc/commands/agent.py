@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from extproc.adapters import yaml_files
 from extproc.adapters.engines.known import ENGINES
-from extproc.adapters.engines.mapping import EngineMap
 from extproc.adapters.registry import Registry
+from extproc.agent import engine_file
 from extproc.agent.agent import Orders, run_agent
 from extproc.agent.backend import Backend, KvEvents
 from extproc.agent.settings import DEFAULT_GRACE_S, DEFAULT_PERIOD_S, AgentSettings
@@ -24,9 +23,7 @@ from extproc.agent.sources import DNS_PERIOD_S, BackendsFile, DnsName, given
 from extproc.commands.observe_arguments import add_log_arguments, log_settings
 from extproc.commands.redis_arguments import add_redis_arguments, redis_settings
 from extproc.commands.reloading import reloading, said
-from extproc.config_file import typed_file
 from extproc.config_file.reload import changed
-from extproc.config_file.shape import faults_of
 from extproc.core.fleet.events import DEFAULT_TTL_S
 from extproc.core.speeds.profile import KNOWN_HARDWARE
 from extproc.core.values.instance import Role
@@ -238,9 +235,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
     """Return the facts that flags give, by field of `Backend`."""
     given_facts = {name: value for name, value in vars(args).items() if name in Backend.__struct_fields__}
     if args.engine_file is not None:
-        node = yaml_files.read(args.engine_file)
-        typed_file.refuse(args.engine_file, [*faults_of(node, EngineMap)])
-        given_facts["engine"] = node.value
+        given_facts["engine"] = engine_file.read(args.engine_file)
     given_facts.pop("kv_events", None)
     if args.kv_events is not None:
         given_facts["kv_events"] = KvEvents(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from extproc.adapters.engines.known import engine_file
+from extproc.agent import engine_file
 from extproc.agent.sources import BackendsFile
 from extproc.cli import main
 from extproc.config_file.load import File
@@ -33,7 +33,7 @@ _SECTIONS = {section.name for section in msgspec.structs.fields(File)} | {"serve
 READERS: dict[str, Callable[[Path], object]] = {
     "instances": fleet_file.read,
     "url": backends,
-    "fields": engine_file,
+    "fields": engine_file.read,
     "extensionApis": lambda path: path,  # of Envoy Gateway's own configuration
     "rule_files": lambda path: path,  # of Prometheus'
     "tracing": lambda path: path,  # of Envoy's own bootstrap

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from extproc.adapters.engines.known import engine_file
+from extproc.agent import engine_file
 from extproc.agent.sources import BackendsFile
 from extproc.config_file.load import load_policy
 from extproc.core.router import Router
@@ -77,6 +77,6 @@ def _reader(name: str, examples: list[bytes], read: Callable[[Path], Any]) -> Re
 READERS = (
     _reader("configuration", [*POLICIES, ADMISSION], _policy),
     _reader("backends-file", [BACKENDS], lambda path: BackendsFile(path, {"cluster": "c"})),
-    _reader("engine-file", [yaml.safe_dump(OF_THE_DOCS).encode()], engine_file),
+    _reader("engine-file", [yaml.safe_dump(OF_THE_DOCS).encode()], engine_file.read),
 )
 """All of them."""

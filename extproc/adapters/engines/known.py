@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extproc.adapters import yaml_files
 from extproc.adapters.engines.dynamo import DYNAMO
 from extproc.adapters.engines.llamacpp import LLAMACPP
 from extproc.adapters.engines.mapped import engine_of
@@ -18,7 +17,6 @@ from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from extproc.adapters.engines.reading import Engine
 
@@ -44,12 +42,3 @@ def engine_from(mapping: Mapping[str, Any]) -> Engine:
     if engine.name in ENGINES:
         raise ConfigError(f"engine mapping {engine.name!r}: the name is taken by an engine that is built in")
     return engine_of(engine)
-
-
-def engine_file(path: Path) -> Engine:
-    """Read a YAML file that holds one mapping. Raises ConfigError, one line that names the file."""
-    mapping = yaml_files.load(path, dict[str, Any])
-    try:
-        return engine_from(mapping)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error

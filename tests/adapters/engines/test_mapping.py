@@ -12,8 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.adapters.engines.known import ENGINES, engine_file, engine_from
+from extproc.adapters.engines.known import ENGINES, engine_from
 from extproc.adapters.engines.reading import MalformedPageError
+from extproc.agent import engine_file
 from extproc.core.values.instance import Load
 from extproc.errors import ConfigError
 from tests.adapters.engines import pages
@@ -57,7 +58,7 @@ def test_a_mapping_is_read_from_a_file(tmp_path: Path) -> None:
     """The engine has the file's name and pages, like one that is built in."""
     file = tmp_path / "engine.yaml"
     file.write_text(WRITTEN[1] if WRITTEN else "", encoding="utf-8")
-    engine = engine_file(file)
+    engine = engine_from(engine_file.read(file))
     assert (engine.name, engine.paths["version"]) == ("my-vllm", "/version")
     assert engine.read(pages.VLLM).models == ("base", "sql", "legal", "poet")
 
@@ -178,15 +179,20 @@ def test_a_wrong_mapping_is_told_in_one_line_that_names_the_place(wrong: dict[st
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_file_is_told_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: mine\n", r"engine\.yaml:1: fields: is missing"),
+        ("- a list\n", r"engine\.yaml"),
+        (WRITTEN[1].replace("my-vllm", "vllm"), r"engine\.yaml: engine mapping 'vllm': the name is taken"),
+    ],
+)
+def test_a_wrong_file_is_told_by_its_name(text: str, told: str, tmp_path: Path) -> None:
     """An operator may have many of them."""
     file = tmp_path / "engine.yaml"
-    file.write_text("name: mine\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"engine\.yaml: engine mapping: .*pages"):
-        engine_file(file)
-    file.write_text("- a list\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"engine\.yaml"):
-        engine_file(file)
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=told):
+        engine_file.read(file)
 
 
 @pytest.mark.parametrize(
