@@ -143,6 +143,28 @@ def test_what_an_autoscaler_tells_its_program_is_nothing_to_the_agent_that_the_p
     assert not hasattr(parse_arguments(["agent", "--backend", "http://a"]), "hardware")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variable", "told"),
+    [
+        (["health", "--service", "\udcff"], None, "--service is not UTF-8: '\\udcff'"),
+        (["health"], "a\udcff", "EXTPROC_HEALTH_SERVICE is not UTF-8: 'a\\udcff'"),
+        (["agent", "--tag", "a=b", "--tag", "\udcff=b"], None, "--tag is not UTF-8: '\\udcff=b'"),
+    ],
+)
+def test_what_is_no_utf_8_is_told(
+    arguments: list[str],
+    variable: str | None,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It could be sent to nobody."""
+    if variable is not None:
+        monkeypatch.setenv("EXTPROC_HEALTH_SERVICE", variable)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"extproc {arguments[0]}: {told}\n"
+
+
 def test_of_flags_that_shut_each_other_out_the_nearest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And two of the same place are one too many."""
     args = parsed(tmp_path, "agent: {backends: b.yaml}", "agent", "--backend", "http://a")

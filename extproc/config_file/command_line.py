@@ -50,6 +50,7 @@ def parse(
         _check_apart(parser, found)
         shut = _shut(parser, said)
         said = {dest: each for dest, each in found.items() if dest not in shut} | said
+    _check_text(flags, said)
     _complete(args, flags, said)
     for group in required:
         group.required = True
@@ -62,6 +63,26 @@ def parse(
 def path_of_environment() -> Path | None:
     """The file that `EXTPROC_CONFIG` names, if any."""
     return Path(os.environ[CONFIG]) if os.environ.get(CONFIG) else None
+
+
+def _check_text(flags: Sequence[Flag], said: Mapping[str, Said]) -> None:
+    """Raise ConfigError for a text that cannot be told on: Python keeps bytes that are no UTF-8 as lone surrogates."""
+    for flag in flags:
+        known = said.get(flag.dest)
+        if known is None:
+            continue
+        for value in known.value if isinstance(known.value, list) else (known.value,):
+            if isinstance(value, str) and not _is_text(value):
+                place = flag.option if known.source == "flag" else known.source
+                raise ConfigError(f"{place} is not UTF-8: {value!a}")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _complete(args: argparse.Namespace, flags: Sequence[Flag], said: Mapping[str, Said]) -> None:
