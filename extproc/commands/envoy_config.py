@@ -203,10 +203,27 @@ def _resources(mesh: Mesh, args: argparse.Namespace) -> list[dict[str, Any]]:
         raise ConfigError(f"--fragment is of a plain Envoy's configuration: leave it out with --for {mesh}")
     place = mesh_place(args)
     if mesh is Mesh.INFERENCE_EXTENSION:
+        _refuse_of_envoy(args)
         if args.workers > 1:
             raise ConfigError("an InferencePool asks one port of its endpoint picker: run replicas in place of workers")
         return inference_resources(place, fail_closed=args.fail_closed)
     return mesh_resources(mesh, _with_notice(settings_from(args)), place)
+
+
+# What an InferencePool and its route depend on; the gateway's own controller configures its Envoy.
+_OF_A_POOL = frozenset(
+    "mesh namespace gateway domain selector target_port image redis_url fail_closed workers json config".split()
+)
+
+
+def _refuse_of_envoy(args: argparse.Namespace) -> None:
+    """Raise ConfigError for a flag that would change nothing. What the file says may be there for other kinds."""
+    for dest, source in args.sources.items():
+        if source == "flag" and dest not in _OF_A_POOL:
+            flag = f"--{dest.replace('_', '-')}"
+            raise ConfigError(
+                f"{flag} means nothing with --for {args.mesh}: its gateway configures Envoy, engines have --selector"
+            )
 
 
 def _with_notice(settings: EnvoySettings) -> EnvoySettings:

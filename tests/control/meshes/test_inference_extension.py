@@ -56,6 +56,8 @@ def test_the_container_runs_a_command_that_exists_and_listens_where_the_service_
         ("--for inference-extension --selector vllm", "LABEL=VALUE"),
         ("--for inference-extension --namespace Models", "no name in Kubernetes"),
         ("--for inference-extension --target-port 0", "target_port is 0"),
+        ("--for inference-extension --backend a=10.0.0.1:8000", "--backend means nothing with"),
+        ("--for inference-extension --gateway-class envoy", "--gateway-class means nothing with"),
         ("--for istio --backend a=10.0.0.1:8000 --domain http://x", "no domain"),
         ("--for istio", "no backend"),
         ("--for istio --backend a=10.0.0.1:8000 --fragment route", "leave it out"),
