@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import socket
 from collections import deque
@@ -18,7 +19,7 @@ _UNPRIVILEGED, _LAST = 1024, 65_535
 _WIDTH = 10_000  # ports below those of clients, away from the well-known ones
 _HELD = 256
 
-_held: deque[socket.socket] = deque(maxlen=_HELD)
+_held: deque[int] = deque()  # their descriptors: no socket object is left to complain at the end of the process
 
 
 def free_port() -> int:
@@ -44,9 +45,9 @@ def _hold(port: int) -> None:
     except OSError:
         mark.close()
         raise
-    if len(_held) == _HELD:
-        _held.popleft().close()
-    _held.append(mark)
+    _held.append(mark.detach())
+    if len(_held) > _HELD:
+        os.close(_held.popleft())
 
 
 def _range(drawn: tuple[int, int]) -> range:

@@ -23,6 +23,12 @@ def test_no_process_is_given_a_port_that_another_was() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 
 
+def test_a_process_that_ends_has_nothing_to_complain_of() -> None:
+    code = "from extproc.demo.ports import free_port; [free_port() for _ in range(300)]"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_what_somebody_listens_on_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
