@@ -62,11 +62,18 @@ def extproc_cluster(
     return cluster
 
 
+# Each piece of a body is a frame in full duplex and streamed. Of a client that writes single bytes Envoy's default of
+# 10,000 are waiting before a buffer is full, and it would end the connection with everybody's requests on it.
+_MAX_OUTBOUND_FRAMES = 1_000_000
+
+
 def _grpc_http() -> HttpProtocolOptions:
     """HTTP/2, on connections whose other end must show that it lives."""
     keepalive = KeepaliveSettings(interval=timedelta(seconds=5), timeout=timedelta(seconds=1))
     return HttpProtocolOptions(
         explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
-            http2_protocol_options=Http2ProtocolOptions(connection_keepalive=keepalive)
+            http2_protocol_options=Http2ProtocolOptions(
+                connection_keepalive=keepalive, max_outbound_frames=_MAX_OUTBOUND_FRAMES
+            )
         )
     )
