@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Generator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,14 +18,26 @@ settings.load_profile("house")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Thousands of tests and their modules stay until the end: the garbage collector need not look at them again."""
     gc.disable()
     try:
+        _compile_a_share(session.config)
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+
+
+def _compile_a_share(config: pytest.Config) -> None:
+    """Begin with other modules than the other workers: else all of them compile all of a fresh clone, side by side."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.option.file_or_dir:
+        return
+    number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(config.rootpath.glob("tests/**/test_*.py"))[number::workers]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+            importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
 from random import Random
 from typing import Any
+
+import msgspec
 
 from extproc.sim.traffic.arrival import Arrival
 
 BLOCK_TOKENS = 64  # of all made-up workloads
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A prompt so far. Texts that begin alike share the names of the full blocks that they have in common."""
 
     tokens: int = 0
@@ -48,10 +50,16 @@ class Lengths:
     sigma: float
     least: float
     most: float
+    _log_median: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hundreds of thousands are drawn for a workload: the logarithm is taken once."""
+        object.__setattr__(self, "_log_median", math.log(self.median))
 
     def draw(self, random: Random) -> float:
         """One of them."""
-        return min(self.most, max(self.least, random.lognormvariate(math.log(self.median), self.sigma)))
+        drawn = random.lognormvariate(self._log_median, self.sigma)
+        return self.least if drawn < self.least else min(drawn, self.most)
 
     def whole(self, random: Random) -> int:
         """One of them as a whole number."""
@@ -64,10 +72,10 @@ class Lengths:
 
 
 def zipf(items: int, exponent: float = 1.0) -> Sequence[float]:
-    """Weights of things of which few are popular, summed up for `Random.choices`."""
+    """Weights of things of which few are popular, summed up for `pick`."""
     return list(accumulate(1 / rank**exponent for rank in range(1, items + 1)))
 
 
 def pick(random: Random, cumulative: Sequence[float]) -> int:
     """Index of one of them, by such weights."""
-    return random.choices(range(len(cumulative)), cum_weights=cumulative)[0]
+    return bisect(cumulative, random.random() * cumulative[-1], 0, len(cumulative) - 1)
