@@ -75,7 +75,7 @@ class _Key:
 
 
 @lru_cache(maxsize=8)
-def _recorded(text: str) -> Traffic:
+def _at_own_pace(text: str) -> Traffic:
     return traffic_of(text)
 
 
@@ -95,8 +95,8 @@ def _paced(setup: Setup, rate_rps: float | None) -> Traffic:
     """The workload at a rate, for the models of the fleet; a made-up one is made for it, a recorded one stretched."""
     if is_made_up(setup.traffic):
         text = _with_options(setup.traffic, requests=setup.requests, seed=setup.conditions.seed)
-        return _aimed(traffic_of(text) if rate_rps is None else traffic_at(text, rate_rps), setup.fleet)
-    traffic = seeded(_recorded(setup.traffic), setup.conditions.seed)
+        return _aimed(_at_own_pace(text) if rate_rps is None else traffic_at(text, rate_rps), setup.fleet)
+    traffic = seeded(_at_own_pace(setup.traffic), setup.conditions.seed)
     if setup.requests is not None:
         traffic = take(traffic, setup.requests)
     return _aimed(traffic if rate_rps is None else at_rate(traffic, rate_rps), setup.fleet)

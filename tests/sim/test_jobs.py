@@ -26,7 +26,7 @@ POLICIES = ("extproc", "random", "dynamo_kv", "oracle", "round_robin")
 
 def jobs(*policies: str, draws: bool = False) -> list[Job]:
     setups = [
-        Setup(trace="t", traffic="chat?requests=80", fleet=mixed(), conditions=Conditions(seed=seed), load=0.8)
+        Setup(trace="t", traffic="rag?requests=80", fleet=mixed(), conditions=Conditions(seed=seed), load=0.8)
         for seed in (0, 1)
     ]
     slos = parse_slos([])

@@ -83,7 +83,7 @@ def test_what_is_learned_is_as_good_as_the_truth_also_under_overload(load: float
     ratios = []
     for seed in range(4):  # single runs differ by 5 %
         runs = [
-            simulated(policy, "day?requests=800&seed=0", load, mixed(), seed)[0] for policy in ("learning", "informed")
+            simulated(policy, "day?requests=400&seed=0", load, mixed(), seed)[0] for policy in ("learning", "informed")
         ]
         ratios.append(mean_duration_s(runs[0]) / mean_duration_s(runs[1]))
     assert statistics.fmean(ratios) < 1.03

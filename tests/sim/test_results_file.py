@@ -25,7 +25,7 @@ from extproc.sim.report.slo import DEFAULT_SLOS
 from extproc.sim.results_file import ResultsFile, inputs_digest
 from extproc.sim.setup import Setup
 
-SETUP = Setup(trace="t", traffic="chat?requests=40", fleet=mixed(), conditions=Conditions(), load=0.8)
+SETUP = Setup(trace="t", traffic="rag?requests=40", fleet=mixed(), conditions=Conditions(), load=0.8)
 JOBS = [
     Job(place, replace(SETUP, conditions=Conditions(seed=place)), policy, DEFAULT_SLOS)
     for place in (0, 1)
@@ -102,7 +102,7 @@ def test_a_policy_from_outside_is_always_run(tmp_path: Path, worked: list[str]) 
     "other",
     [
         replace(SETUP, load=0.9),
-        replace(SETUP, traffic="chat?requests=41"),
+        replace(SETUP, traffic="rag?requests=41"),
         replace(SETUP, fleet=replace(mixed(), instances=mixed().instances[1:])),
         replace(SETUP, conditions=Conditions(seed=1)),
         replace(SETUP, conditions=Conditions(peer_delay_s=0.5)),
@@ -171,7 +171,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tmp_path:
 def test_a_suite_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """With SIGKILL and two processes, which end as well; then all is as if nothing had happened."""
     path = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "extproc", "simulate", "--traffic", "chat", "--requests", "30", "--json"]
+    command = [sys.executable, "-m", "extproc", "simulate", "--traffic", "rag", "--requests", "30", "--json"]
     command += ["--policy", "random,least_kv,lmetric,extproc", "--seeds", "4", "--jobs", "2"]
     whole = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
     running = subprocess.Popen([*command, "--resume", str(path)], stdout=subprocess.DEVNULL, start_new_session=True)

@@ -94,7 +94,7 @@ def test_two_fleets_of_one_name_are_two_fleets(recording: str) -> None:
 def test_a_run_is_the_same_for_the_same_seed_and_another_for_another(policy: str) -> None:
     """With chance in the workload, in the policy and in the readings."""
     first, again, other = [
-        run(setup("chat?seed=1&requests=150", seed=seed, load=0.9), policy).served for seed in (1, 1, 2)
+        run(setup("rag?seed=1&requests=150", seed=seed, load=0.9), policy).served for seed in (1, 1, 2)
     ]
     assert first == again
     assert first != other
@@ -114,4 +114,4 @@ def test_a_run_is_the_same_for_the_same_seed_and_another_for_another(policy: str
 def test_a_faulty_policy_from_outside_is_told_in_a_line(made: str, message: str) -> None:
     """What went wrong, and where in its file."""
     with pytest.raises(ConfigError, match=message):
-        run(setup("chat?requests=10"), f"tests.sim.strangers:{made}")
+        run(setup("rag?requests=10"), f"tests.sim.strangers:{made}")

@@ -18,7 +18,7 @@ from extproc.sim import suite
 from extproc.sim.policies.catalog import comparable, names
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
-SMALL = ("simulate", "--traffic", "chat", "--requests", "60", "--jobs", "1")
+SMALL = ("simulate", "--traffic", "rag", "--requests", "60", "--jobs", "1")
 TWO = (*SMALL, "--policy", "extproc,random")
 CELL = {"trace", "fleet", "load", "state_delay_s", "replicas", "seed", "policies"}
 FIGURES = {
@@ -57,7 +57,7 @@ def test_json_has_the_shape_that_others_rely_on(capsys: Out) -> None:
     assert [set(cell) for cell in made] == [CELL]
     known = {key: value for key, value in made[0].items() if key != "policies"}
     assert known == {
-        "trace": "chat",
+        "trace": "rag",
         "fleet": "mixed",
         "load": 0.85,
         "state_delay_s": 2.0,
@@ -71,7 +71,7 @@ def test_json_has_the_shape_that_others_rely_on(capsys: Out) -> None:
 def test_the_table_has_a_line_for_each_policy(capsys: Out) -> None:
     """Ours first, the oracle last, within 120 columns."""
     lines = simulated(capsys, *SMALL, "--policy", "oracle,random", "--policy", "extproc").splitlines()
-    assert lines[0].startswith("chat on mixed, load 85%")
+    assert lines[0].startswith("rag on mixed, load 85%")
     assert [line.split()[line.startswith(">")] for line in lines[2:5]] == ["extproc", "random", "oracle"]
     assert max(map(len, lines)) <= 120
 
@@ -199,7 +199,7 @@ def test_a_public_trace_goes_by_its_name(capsys: Out, tmp_path: Path, monkeypatc
     ("flags", "told"),
     [
         (("--traffic", "nonsense"), "chat"),
-        (("--traffic", "chat?people=3"), "people"),
+        (("--traffic", "rag?people=3"), "people"),
         (("--traffic", "log:/does/not/exist"), "/does/not/exist"),
         (("--fleet", "nonsense"), "uniform, mixed"),
         (("--policy", "nonsense"), "llm_d_default"),
@@ -218,7 +218,7 @@ def test_an_error_is_one_line_that_says_what_to_do(capsys: Out, flags: tuple[str
     assert told in refused(capsys, *TWO, *flags)
 
 
-@pytest.mark.parametrize("flag", ["--traffic=chat", "--requests=5", "--fleet=uniform", "--load=1", "--replicas=2"])
+@pytest.mark.parametrize("flag", ["--traffic=rag", "--requests=5", "--fleet=uniform", "--load=1", "--replicas=2"])
 def test_a_suite_is_fixed(capsys: Out, flag: str) -> None:
     """What it has of its own is not silently left out."""
     assert flag.partition("=")[0] in refused(capsys, "simulate", "--quick", flag)
@@ -263,7 +263,7 @@ def test_the_policy_of_the_documentation_runs_from_the_current_directory(tmp_pat
     (code,) = [block for block in documented("python") if "def make(" in block]
     (tmp_path / "mine.py").write_text(code)
     command = "import sys; sys.path.pop(0); from extproc.cli import main; sys.exit(main())"
-    arguments = ["simulate", "--traffic", "chat", "--requests", "300", "--policy", "mine:make,random", "--json"]
+    arguments = ["simulate", "--traffic", "rag", "--requests", "300", "--policy", "mine:make,random", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", command, *arguments],
         cwd=tmp_path,

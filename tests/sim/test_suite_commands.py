@@ -14,7 +14,7 @@ from extproc.cli import main
 from extproc.sim import suite
 from extproc.sim.policies.catalog import refusing
 
-SMALL = ("simulate", "--traffic", "chat", "--requests", "40", "--jobs", "1", "--policy", "extproc,random")
+SMALL = ("simulate", "--traffic", "rag", "--requests", "40", "--jobs", "1", "--policy", "extproc,random")
 QUICK = ("simulate", "--quick", "--jobs", "1", "--policy", "extproc,random,preble,oracle")
 Out = pytest.CaptureFixture[str]
 

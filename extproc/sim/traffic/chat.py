@@ -39,14 +39,14 @@ def chat(
 
     def session(at_s: float, number: int) -> Iterator[Arrival]:
         app = pick(random, weights)
-        text, pause_s = prompts[app], 0.0
+        name, text, pause_s = f"chat-{number}", prompts[app], 0.0
         for _ in range(_turns(random)):
             prompt = writer.after(text, QUESTION_TOKENS.whole(random))
             arrival, text = writer.asked(
                 prompt,
                 ANSWER_TOKENS.whole(random),
                 at_s=at_s,
-                session=f"chat-{number}",
+                session=name,
                 tenant=tenants[app % len(tenants)],
                 think_s=pause_s,
             )

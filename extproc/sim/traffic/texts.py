@@ -6,7 +6,7 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count, islice
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -28,12 +28,13 @@ class Writer:
     """Continues texts; every block that it fills is new to the workload."""
 
     def __init__(self) -> None:
-        self._names = count()
+        self._next = 0
 
     def after(self, text: Text, tokens: int) -> Text:
         """`text` and `tokens` more that stand nowhere else."""
-        total = text.tokens + tokens
-        return Text(total, text.blocks + tuple(islice(self._names, total // BLOCK_TOKENS - len(text.blocks))))
+        total, first = text.tokens + tokens, self._next
+        self._next = next_ = first + total // BLOCK_TOKENS - len(text.blocks)
+        return Text(total, text.blocks + tuple(range(first, next_)))
 
     def asked(self, prompt: Text, answer_tokens: int, **said: Any) -> tuple[Arrival, Text]:
         """The request with this prompt, `said` being the other fields of an `Arrival`; and the text with its answer."""
