@@ -62,9 +62,11 @@ def extproc_cluster(
     return cluster
 
 
-# Each piece of a body is a frame in full duplex and streamed. Of a client that writes single bytes Envoy's default of
-# 10,000 are waiting before a buffer is full, and it would end the connection with everybody's requests on it.
-_MAX_OUTBOUND_FRAMES = 1_000_000
+# Frames that may wait to be written: beyond them Envoy takes the other end for hostile, and ends the connection with
+# everybody's requests on it. Our services are not, and clients must not be able to bring it about: who writes a body in
+# single bytes has each sent as a frame (full duplex, streamed) until a buffer is full, and when a thousand requests end
+# at once, as those of one HTTP/2 connection do with it, a thousand streams are reset. By default 10,000 and 1,000.
+_MAX_WAITING_FRAMES = 1_000_000
 
 
 def _grpc_http() -> HttpProtocolOptions:
@@ -73,7 +75,9 @@ def _grpc_http() -> HttpProtocolOptions:
     return HttpProtocolOptions(
         explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
             http2_protocol_options=Http2ProtocolOptions(
-                connection_keepalive=keepalive, max_outbound_frames=_MAX_OUTBOUND_FRAMES
+                connection_keepalive=keepalive,
+                max_outbound_frames=_MAX_WAITING_FRAMES,
+                max_outbound_control_frames=_MAX_WAITING_FRAMES,
             )
         )
     )

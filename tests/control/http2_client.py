@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import h2.config
 import h2.connection
@@ -66,3 +67,27 @@ async def silent2(port: int, path: str, body: bytes) -> bool:
         return False
     finally:
         writer.close()
+
+
+@asynccontextmanager
+async def begun2(port: int, path: str, body: bytes, requests: int) -> AsyncIterator[None]:
+    """So many requests on one connection, which breaks off at the end; nobody reads their answers."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    connection = h2.connection.H2Connection()
+    connection.initiate_connection()
+    pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", path)]
+    try:
+        for _ in range(requests):
+            stream = connection.get_next_available_stream_id()
+            connection.send_headers(stream, pseudo)
+            while connection.local_flow_control_window(stream) < len(body):
+                writer.write(connection.data_to_send())
+                connection.receive_data(await reader.read(65_536))
+            connection.send_data(stream, body, end_stream=True)
+        writer.write(connection.data_to_send())
+        await writer.drain()
+        yield
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
