@@ -23,10 +23,10 @@ _held: deque[int] = deque()  # their descriptors: no socket object is left to co
 
 
 def free_port() -> int:
-    """A TCP port of HOST that nobody listens on, and nobody will before the program that it is for.
+    """A TCP port of HOST that nobody listens on, kept for the program that it is for.
 
     No client's connection is given it, and no other caller, in this process or in another: each holds the UDP port of
-    that number for its last 256. Raises OSError if no port is free.
+    that number, of its last 256. Raises OSError if no port is free.
     """
     for port in itertools.islice(_ports, _LAST):
         with suppress(OSError):
