@@ -33,7 +33,10 @@ async def test_it_shows_the_fleet_the_decisions_and_the_reasons(fleet_of_six: Br
         f"gpu-{each}" for each in range(6)
     ]
     assert await browser.run("document.querySelectorAll('#decisions-list [role=option]').length") == 100
-    await browser.until("document.querySelectorAll('#detail-body .option').length === 2")
+    await browser.until("document.querySelectorAll('#detail-body .option').length")
+    assert await browser.run("[...document.querySelectorAll('.option .who')].map((who) => who.textContent)") == [
+        *("gpu-0", "gpu-1", "gpu-2 with gpu-0"),
+    ]
     assert await browser.run("document.querySelector('.option .total').textContent") == "600 ms"
     bars = "document.querySelectorAll('.option.first .term').length"
     assert await browser.run(bars) == 4
