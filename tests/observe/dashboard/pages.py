@@ -34,7 +34,7 @@ def decision_row(number: int, **changes: Any) -> dict[str, Any]:
         "id": f"d-{number}", "age_s": 0.3 + number, "model": "llama-3.1-8b", "api": "chat", "class": "interactive",
         "prompt_tokens": 1200 + number, "expected_output_tokens": 80, "instance": f"gpu-{number}", "partner": None,
         "reason": None, "cached_tokens": 600, "total_s": 0.71, "ttft_s": 0.041, "tpot_s": 0.007, "held_s": None,
-        "rejected": 0,
+        "rejected": 0, "shadow": None, "went": None,
         "outcome": {"status": 200, "attempts": 1, "ttft_s": 0.04, "tpot_s": 0.007, "duration_s": 0.6,
                     "completion_tokens": 75},
     }  # fmt: skip
@@ -70,7 +70,7 @@ def explanation(request_id: str, name: str = "gpu-0") -> dict[str, Any]:
     """As `/decisions/ID` tells it."""
     terms = dict.fromkeys(TERMS, 0.0) | {"queue": 0.1, "prefill": 0.05, "decode": 0.5, "weights": -0.05}
     option = {"address": "10.0.0.1:1", "total_s": 0.6, "terms_s": terms, "cached_tokens": 600,
-              "cached_source": "learned", "ttft_s": 0.041, "tpot_s": 0.007, "doubt": ""}  # fmt: skip
+              "cached_source": "learned", "ttft_s": 0.041, "tpot_s": 0.007, "doubt": "", "continues": ""}  # fmt: skip
     return {
         "request": {"id": request_id, "trace_id": "t", "api": "chat", "model": name, "prompt_tokens": 1200,
                     "token_error": 0.01, "expected_output_tokens": 80, "request_class": "interactive", "priority": 0},
@@ -78,10 +78,11 @@ def explanation(request_id: str, name: str = "gpu-0") -> dict[str, Any]:
         "options": [{"instance": name, "partner": None} | option, {"instance": "gpu-1", "partner": None} | option],
         "others": [{"instance": "gpu-2", "partner": name} | option],
         "further": 3,
-        "rejected": [{"instance": name, "reason": "not_ready", "needs": "Ready", "has": "Loading", "text": name}] * 30,
+        "rejected": [{"instance": name, "reason": "not_ready", "needs": "Ready", "has": "Loading", "text": name,
+                      "continuation": None}] * 30,
         "second": {"instance": "gpu-1", "difference_s": 0.1, "terms_s": terms, "decided_by": "queue",
-                   "near_tie": False, "text": f"{name} would have cost more"},
-        "miss": None, "models": None, "held_s": None, "outcome": None,
+                   "near_tie": False, "text": f"{name} would have cost more", "partner": None},
+        "miss": None, "models": None, "held_s": None, "shadow": "", "outcome": None,
     }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from extproc.server.shell import Shell
 from extproc.server.views import fleet_view, served
 from extproc.stream.rules import Rules
 from tests.core.builders import MODEL, instance, router
+from tests.observe.dashboard import pages
 from tests.server.test_service import headers, process
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J"
@@ -190,3 +191,29 @@ async def test_degradation_and_the_silence_of_redis_are_told(service: Running) -
     told = await service.page("/overview")
     assert {each["rung"] for each in told["degraded"]} >= {"redis_stale"}
     assert all(each["detail"] for each in told["degraded"])
+
+
+async def test_what_is_made_up_for_the_browser_has_the_fields_that_a_service_tells(service: Running) -> None:
+    """Else the suite of the browser, which runs seldom, would hold the page against what nobody tells."""
+    await service.decide()
+    service.clock.now += 0.5
+    service.observer.finished(outcome(service))
+    told, made_up = await service.page("/overview"), pages.overview()
+    (row,), (other, *_) = told["decisions"], made_up["decisions"]
+    (point,), (plotted, *_) = told["calibration"], made_up["calibration"]
+    reasons, explained = await service.page(f"/decisions/{row['id']}"), pages.explanation("x")
+    pairs = [
+        (told, made_up),
+        (told["rates"], made_up["rates"]),
+        (told["curves"], made_up["curves"]),
+        (row, other),
+        (row["outcome"], other["outcome"]),
+        (point, plotted),
+        ((await service.page("/fleet"))[0], pages.instance_row(0)),
+        (reasons, explained),
+        (reasons["request"], explained["request"]),
+        (reasons["options"][0], explained["options"][0]),
+        (reasons["options"][0]["terms_s"], explained["options"][0]["terms_s"]),
+        (reasons["rejected"][0], explained["rejected"][0]),
+    ]
+    assert [set(real) ^ set(fake) for real, fake in pairs] == [set()] * len(pairs)
