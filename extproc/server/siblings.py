@@ -12,7 +12,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -29,6 +29,11 @@ _MOST_BYTES = 1 << 20
 _READ_AT_ONCE = 32  # datagrams, before requests have their turn
 
 log = logging.getLogger("extproc.serve")
+
+
+def word_path(place: WorkerPlace, number: int) -> Path:
+    """Where a worker listens to what the others tell it."""
+    return place.folder / f"log.{number}"
 
 
 class _Told(msgspec.Struct, array_like=True):
@@ -54,10 +59,9 @@ class Siblings:
 
     async def __aenter__(self) -> Self:
         """Listen; the directory is closed to other users."""
-        path = self._path(self._place.number)
-        with suppress(FileNotFoundError):  # of a process that was killed
-            (self._place.folder / path).unlink()
-        self._door.bind(path)
+        path = word_path(self._place, self._place.number)
+        path.unlink(missing_ok=True)  # of a process that was killed
+        self._door.bind(str(path))
         asyncio.get_running_loop().add_reader(self._door, self._read)
         return self
 
@@ -65,8 +69,7 @@ class Siblings:
         """Listen no more."""
         asyncio.get_running_loop().remove_reader(self._door)
         self._door.close()
-        with suppress(FileNotFoundError):
-            (self._place.folder / self._path(self._place.number)).unlink()
+        word_path(self._place, self._place.number).unlink(missing_ok=True)
 
     def pass_on(self, entries: Iterable[Entry]) -> list[Entry]:
         """Send to each sibling what is its own, and failures to all; returns what is to be taken in here.
@@ -124,7 +127,7 @@ class Siblings:
 
     def _send(self, number: int, told: _Told) -> bool:
         try:
-            self._door.sendto(self._encoder.encode(told), self._path(number))
+            self._door.sendto(self._encoder.encode(told), str(word_path(self._place, number)))
         except OSError:  # nobody listens, or its queue is full
             return False
         return True
@@ -139,6 +142,3 @@ class Siblings:
                 log.exception("word of another worker was not understood")
                 continue
             self.heard((*told.outcomes, *told.attempts))
-
-    def _path(self, number: int) -> str:
-        return str(self._place.folder / f"log.{number}")

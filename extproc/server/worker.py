@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -23,9 +24,11 @@ from extproc.config import ServeSettings
 from extproc.errors import ExtprocError
 from extproc.observe.logs import configure
 from extproc.server.run import serve
+from extproc.server.siblings import word_path
 from extproc.server.worker_words import CANNOT, SERVES, read_told
 
-_ORPHAN_S = 3.0  # for a farewell; whoever starts the service anew wants its ports
+# Whoever starts the service anew wants its ports: so long an orphan's streams go on, then it says farewell to peers.
+_ORPHAN_DRAIN_S, _ORPHAN_FAREWELL_S = 1.0, 2.0
 
 log = logging.getLogger("extproc.serve")
 
@@ -33,23 +36,31 @@ log = logging.getLogger("extproc.serve")
 def main() -> int:
     """Read settings, which only the parent can have written, and serve until SIGTERM or the parent's end."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads the settings again, for all
-    parent = os.fdopen(os.dup(1), "w", buffering=1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the service takes it
+    parent = os.dup(1)
     os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
     settings = read_told(0)
-    assert settings is not None
+    if settings is None:  # the parent has ended before it has said anything
+        return 1
     assert settings.worker is not None
     configure(settings.logs, worker=settings.worker.number)
     orphaned = threading.Event()
     news = FromParent()
     threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()
     try:
-        uvloop.run(serve(settings, lambda port: print(SERVES, port, file=parent), news))
+        uvloop.run(serve(settings, lambda port: _say(parent, SERVES, port), news))
     except ExtprocError as error:
-        print(CANNOT, error, file=parent)
+        _say(parent, CANNOT, error)
         return 2
-    if orphaned.is_set():
-        _tidy(settings)
+    finally:
+        if orphaned.is_set():
+            _tidy(settings)
     return 0
+
+
+def _say(parent: int, word: str, what: object) -> None:
+    with suppress(BrokenPipeError):  # one that has ended does not listen; another thread sees to that
+        os.write(parent, f"{word} {what}\n".encode())
 
 
 class FromParent:
@@ -87,15 +98,21 @@ def _hear_parent(news: FromParent, orphaned: threading.Event, settings: ServeSet
         news.hear(told)
     log.warning("the parent of this worker has ended")
     orphaned.set()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_ORPHAN_S)
+    for number, pause_s in ((signal.SIGTERM, _ORPHAN_DRAIN_S), (signal.SIGINT, _ORPHAN_FAREWELL_S)):
+        os.kill(os.getpid(), number)  # the second one ends the drain
+        time.sleep(pause_s)
     _tidy(settings)
     os._exit(1)
 
 
 def _tidy(settings: ServeSettings) -> None:
-    """The last of the orphans takes away the directory of their pages, which was the parent's to do."""
+    """The last of the orphans takes away the directory of their pages and of their word, which was the parent's to do.
+
+    Also what one has left there that ends amid its streams.
+    """
     assert isinstance(settings.pages, UnixSocket)
+    assert settings.worker is not None
     with suppress(OSError):
         settings.pages.path.unlink(missing_ok=True)
-        settings.pages.path.parent.rmdir()
+        word_path(settings.worker, settings.worker.number).unlink(missing_ok=True)
+        settings.worker.folder.rmdir()

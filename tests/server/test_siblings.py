@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from extproc.config import WorkerPlace
 from extproc.core.health.verdict import Attempt
 from extproc.core.values.outcome import Outcome
-from extproc.server.siblings import Entry, Siblings
+from extproc.server.siblings import Entry, Siblings, word_path
 from tests.core.builders import features
 
 GROUP = "ab12"
@@ -125,7 +125,7 @@ async def test_what_is_no_word_of_a_worker_is_told_in_the_log_and_costs_nothing(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as that of another version."""
-    group.members[0]._door.sendto(b"\xff", group.members[1]._path(1))
+    group.members[0]._door.sendto(b"\xff", str(word_path(group.members[1]._place, 1)))
     entry = group.of(1)
     assert group.members[0].pass_on([entry]) == []
     await group.until(1)

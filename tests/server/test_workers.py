@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.adapters.http_client import Answer, HttpClient
+from extproc.adapters.redis_client import Message
+from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
+from extproc.addresses import UnixSocket
+from extproc.config import ServeSettings, WorkerPlace
+from extproc.core.flight.bookings import decode
 from extproc.demo.processes import Child, wait_for_line
 from extproc.observe.record_reader import files, find
+from extproc.server.worker_words import told
 from tests.core.builders import instance
 from tests.e2e.eventually import eventually
 from tests.observe.documented import undescribed
@@ -148,8 +156,8 @@ async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_pat
                     decisions = await service.page("/decisions")
                     assert len({decision["request"] for decision in decisions}) == 3
                     for decision in decisions:
-                        told = await service.page(f"/decisions/{decision['request']}")
-                        assert told["request"]["id"] == decision["request"]
+                        explained = await service.page(f"/decisions/{decision['request']}")
+                        assert explained["request"]["id"] == decision["request"]
                     calls.append(await routed(first))
                     last = (await service.page("/decisions/last"))["request"]["id"]
                     assert last in {each["request"] for each in await service.page("/decisions?worker=0")}
@@ -181,17 +189,73 @@ async def test_workers_serve_as_one_and_outlive_the_death_of_one_of_them(tmp_pat
     assert {path.name for path in files(record)} == {"decisions.jsonl.0", "decisions.jsonl.1"}
 
 
-async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """Nobody passes anything on then; and the directory of their own pages goes with the last."""
+async def test_workers_end_when_their_parent_is_killed_amid_their_streams(tmp_path: Path) -> None:
+    """Nobody passes anything on then. Peers hear that nothing is under way any more, and the directory goes as well."""
     with RedisServer("valkey", tmp_path) as server:
-        async with serving(tmp_path, server.url) as service:
-            pids = service.workers()
-            folder = (await wait_for_line(service.child, r"worker 0: .*pages on unix:(\S+)/0\n", LONG_S))[1]
-            assert os.stat(folder).st_mode & 0o777 == 0o700
-            service.child.process.kill()
-            await none_runs(pids)
-            assert len(pids) == 2
-            assert not exists(folder)
+        async with Registry(server.url) as registry:
+            await registry.publish(instance("a"), ttl_s=1000.0)
+            async with serving(tmp_path, server.url, "--drain-s", "600") as service, AsyncExitStack() as open_:
+                pids = service.workers()
+                folder = (await wait_for_line(service.child, r"worker 0: .*pages on unix:(\S+)/0\n", LONG_S))[1]
+                assert os.stat(folder).st_mode & 0o777 == 0o700
+                heard = await open_.enter_async_context(registry.link.follow(f"{registry.base}:bookings"))
+                for port in service.ports:
+                    channel = await open_.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
+                    await routed(channel)
+                service.child.process.kill()
+                await none_runs(pids)
+                assert len(pids) == 2
+                assert not exists(folder)
+                assert await last_words(heard) == [(1, 0), (1, 0)]
+
+
+async def last_words(heard: AsyncIterable[Message | None]) -> list[tuple[int, int]]:
+    """Of each router that is gone, whether its last batch states all it has, and how many requests it has then."""
+    said: dict[str, tuple[int, int]] = {}
+    async for message in heard:
+        if message is None:  # there is nothing more
+            break
+        batch = decode(message.payload)
+        said[batch.router] = (batch.parts, batch.open_requests or 0)
+    return list(said.values())
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100])
+def test_a_worker_whose_parent_dies_while_it_speaks_ends_without_a_word(tmp_path: Path, cut: int) -> None:
+    """It has nothing to free, and nobody to tell."""
+    done, log = orphan(told(placed(tmp_path))[:cut])
+    assert (done, log) == (1, "")
+
+
+def test_a_worker_whose_parent_dies_before_it_serves_leaves_nothing(tmp_path: Path) -> None:
+    """The directory was made for its pages; that it serves is told to nobody."""
+    folder = tmp_path / "extproc"
+    folder.mkdir()
+    done, log = orphan(told(placed(folder)))
+    assert done == 0
+    assert "the parent of this worker has ended" in log
+    assert "Traceback" not in log
+    assert not folder.exists()
+
+
+def placed(folder: Path) -> ServeSettings:
+    """The only worker, whose Redis is gone."""
+    place = WorkerPlace(number=0, of=1, group="ab", folder=folder)
+    settings = ServeSettings(redis=RedisSettings(nodes=(("127.0.0.1", 1),)))
+    return replace(settings, listen=("127.0.0.1", 0), pages=UnixSocket(folder / "0"), worker=place)
+
+
+def orphan(words: bytes) -> tuple[int, str]:
+    """Status and log of a worker whose parent ends when it has said that, and heard nothing."""
+    code = "import sys; from extproc.server.worker import main; sys.exit(main())"
+    heard, door = os.pipe()
+    os.close(heard)
+    try:
+        command = (sys.executable, "-c", code)
+        done = subprocess.run(command, input=words, stdout=door, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(door)
+    return done.returncode, done.stderr.decode()
 
 
 def test_a_worker_that_cannot_start_at_all_ends_the_others_with_one_line(tmp_path: Path) -> None:
