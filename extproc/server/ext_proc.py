@@ -288,7 +288,18 @@ class ExtProc:
 
 def _next(context: Any, exchange: Exchange) -> Awaitable[Any]:
     """The next message; once a reply was given it may be long in coming, and the stream be reset meanwhile."""
-    return asyncio.shield(context.read()) if exchange.replied else context.read()
+    if not exchange.replied:
+        read: Awaitable[Any] = context.read()
+        return read
+    reading = asyncio.ensure_future(context.read())
+    reading.add_done_callback(_over)
+    return asyncio.shield(reading)
+
+
+def _over(reading: asyncio.Future[Any]) -> None:
+    """Look at how a read has ended that nobody waits for any more: of streams that we end it does so by an error."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _parent(context: Any) -> str:
