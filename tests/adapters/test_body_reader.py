@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from extproc.adapters.body_reader import BodyReader, ReadOutcome
+from extproc.adapters.body_reader import COUNTED_BYTES, BodyReader, ReadOutcome
 from extproc.adapters.reading_process import serve, tell
 from extproc.api.body import BodyError
 from extproc.api.model_field import model_spans
@@ -64,6 +64,17 @@ async def test_another_process_names_the_same_blocks_and_counts_the_same_bytes()
                 assert there.chain(salt) == here.chain(salt) != ()
             assert there.chain("m/3") == ()
         assert reader.outcomes == {ReadOutcome.READ: 2}
+
+
+async def test_only_a_body_that_is_soon_read_again_may_be_counted_exactly() -> None:
+    """That is done beside the event loop, which has nothing of Python meanwhile."""
+    async with reading() as reader:
+        for beyond, counts in ((0, True), (1, False)):
+            body = BODY.ljust(COUNTED_BYTES + beyond)
+            found = await reader.read(unread(body), salts)
+            assert isinstance(found, Prompt)
+            assert (found.countable is not None) is counts
+    assert COUNTED_BYTES <= 2 * 1024 * 1024
 
 
 async def test_a_bad_body_comes_back_as_the_same_error_as_here() -> None:

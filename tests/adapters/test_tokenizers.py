@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,21 @@ def counter(trained: tuple[Path, tokenizers.Tokenizer]) -> Iterator[Tokenizers]:
 @pytest.fixture
 def reference(trained: tuple[Path, tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
     return trained[1]
+
+
+def test_threads_that_count_keep_the_event_loop_waiting_for_a_small_part_of_a_millisecond_at_a_time(
+    trained: tuple[Path, tokenizers.Tokenizer],
+) -> None:
+    """Where there are none the interpreter stays as it is."""
+    before_s = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        Tokenizers.load({}).close()
+        assert sys.getswitchinterval() == 0.005
+        Tokenizers.load({"m": trained[0]}).close()
+        assert sys.getswitchinterval() == 0.0005
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 async def test_plain_text_counts_what_the_engine_puts_before_it(
