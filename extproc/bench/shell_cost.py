@@ -39,6 +39,7 @@ from extproc.server.grpc_sockets import read_directly
 from extproc.server.service import Service
 from extproc.server.shell import Shell
 from extproc.server.views import served
+from extproc.server.warm_start import quiet_collector
 from extproc.stream.rules import Rules
 
 _TURNS = 40  # of each, taken in turns, so that whatever else the machine does weighs on both alike
@@ -229,8 +230,7 @@ async def _whole(instances: int, control: Connection) -> None:
     service.add(*_USAGE, grpc.unary_unary_rpc_method_handler(_usage))
     port = service.bind(("127.0.0.1", 0))
     await service.start()
-    gc.collect()
-    gc.freeze()  # as `serve` does
+    quiet_collector()  # as `serve` does
     reports = asyncio.create_task(_reports(router, instances))
     control.send(port)
     await _end_of_parent(control)

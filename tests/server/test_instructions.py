@@ -7,6 +7,7 @@ what machines do. What C does is seen by what calls it; calls of the decision ar
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ from types import FrameType
 from typing import Any, Self
 
 import grpc.aio
+import orjson
+import pytest
 
 import extproc
 from extproc.bench.envoy_messages import access_log, chosen, conversation
@@ -130,3 +133,16 @@ async def test_a_request_takes_few_instructions_in_each_part_of_the_service() ->
     took = {part: median(each.of[part] for each in found) for part in MOST}
     assert all(took.values())
     assert {part: number for part, number in took.items() if number > MOST[part]} == {}
+
+
+async def test_a_body_is_parsed_once_and_a_request_leaves_no_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by the decision nor by what is told of it afterwards."""
+    parsed: list[int] = []
+    loads = orjson.loads
+    monkeypatch.setattr(orjson, "loads", lambda data: parsed.append(len(data)) or loads(data))
+    with caplog.at_level(logging.INFO):
+        await counted()
+    assert [size for size in parsed if size > BODY_BYTES // 2] == [len(_body(BODY_BYTES))] * (WARM_UP + COUNTED)
+    assert caplog.text == ""
