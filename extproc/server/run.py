@@ -96,16 +96,18 @@ def _following(parts: Parts, news: News | None) -> list[asyncio.Task[Any]]:
 
 
 async def _opened(parts: Parts, tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
-    """Take the addresses, learn what is known of the fleet, and take requests; returns the port, 0 of a socket."""
+    """Learn what is known of the fleet, then take the address and requests; returns the port, 0 of a socket."""
     settings, service = parts.settings, parts.service
     pages_port = await parts.admin.start(settings.pages, settings.access)
-    port = service.bind(settings.listen, parts.certificates, settings.access)
     if parts.certificates is not None:
         tasks.append(begin("certificates", parts.certificates.watch()))
     await asyncio.gather(first_state(parts.fleet_known, parts.kv_known, parts.prefixes, stop), parts.profiles.restore())
     tasks.append(begin("prefix keeper", parts.prefixes.run()))
     tasks.append(begin("profile keeper", parts.profiles.run()))
     warm_up(parts.router, parts.live.rules)
+    # Not before: who connects to an address that is listened on, and nobody answers at, waits. One that nobody listens
+    # on is left out at once.
+    port = service.bind(settings.listen, parts.certificates, settings.access)
     await service.start()
     tasks.append(begin("ladder", parts.ladder.run()))
     known = len(parts.router.fleet.members())

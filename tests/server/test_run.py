@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import socket
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -13,12 +16,16 @@ import pytest
 from extproc.adapters.bookings import Bookings
 from extproc.adapters.prefix_memory import PrefixMemory
 from extproc.adapters.redis_link import Link
+from extproc.adapters.redis_settings import RedisSettings
 from extproc.adapters.registry import Registry
 from extproc.adapters.strict_bookings import StrictBookings
 from extproc.adapters.tokenizers import Tokenizers
+from extproc.addresses import UnixSocket
+from extproc.config import ServeSettings
 from extproc.core.admission.admission import Admission
 from extproc.core.router import Router
 from extproc.core.snapshot import Policy
+from extproc.demo.ports import HOST, free_port
 from extproc.observe.live_gauges import Guards
 from extproc.observe.metrics import Metrics
 from extproc.server import run
@@ -94,6 +101,28 @@ async def test_a_stop_is_heard_while_a_slow_redis_is_being_read(start: Start) ->
     start.stop.set()
     await waiting
     assert start.made.prefixes.matches(HEAD) == {}
+
+
+async def test_nobody_can_connect_before_all_is_known_and_warm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where somebody listens and nobody answers yet, Envoy would have each request wait for its message timeout."""
+    place = (HOST, free_port())
+    connected: list[bool] = []
+
+    def connects(*_: object) -> None:
+        with socket.socket() as client:
+            connected.append(client.connect_ex(place) == 0)
+
+    def serves(port: int) -> None:
+        connects()
+        assert port == place[1]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(run, "warm_up", connects)
+    redis = RedisSettings(nodes=((HOST, 1),))  # nobody is there
+    monkeypatch.setattr(run, "_FIRST_STATE_S", 0.0)
+    pages = UnixSocket(tmp_path / "pages")
+    await run.serve(ServeSettings(listen=place, pages=pages, redis=redis, drain_s=0.0), serves)
+    assert connected == [False, True]
 
 
 async def test_a_part_that_died_is_told_and_the_others_are_ended_all_the_same(
