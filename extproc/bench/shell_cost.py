@@ -32,6 +32,7 @@ from extproc.bench.shell_steps import Step, shell_steps
 from extproc.core.fleet.events import Published
 from extproc.core.router import Router
 from extproc.core.scaling.tally import Tally
+from extproc.observe.dashboard.watch import Watch
 from extproc.observe.live_gauges import Gauges
 from extproc.observe.metrics import Metrics
 from extproc.observe.observer import Observer
@@ -247,7 +248,7 @@ async def _end_of_parent(control: Connection) -> None:
 def bench_shell(router: Router) -> Shell:
     """What `serve` gives the service, but for Redis."""
     metrics = Metrics(lambda: Gauges({}, {}, 0.0, {}))
-    observer = Observer(metrics, partial(served, router), Tally(router.policy.classes))
+    observer = Observer(metrics, partial(served, router), Tally(router.policy.classes), Watch(time.monotonic))
     return Shell(router, observer, time.monotonic, random.random, "x-upstream-cluster", Rules())
 
 
