@@ -80,22 +80,42 @@ def placed(pools: Sequence[PoolRules], instances: Iterable[Instance]) -> dict[st
     hardware), the first of equals.
     """
     found: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
+    # Large fleets have hundreds of pools: each instance is held against those of its models alone.
+    places: dict[str, list[int]] = {}
+    for place, pool in enumerate(pools):
+        places.setdefault(_first_model(pool.models), []).append(place)
     for each in instances:
-        fitting = [pool for pool in pools if belongs(pool, each)]
+        near = sorted(place for model in ("", *own_models(each)) for place in places.get(model, ()))
+        fitting = [pools[place] for place in near if belongs(pools[place], each)]
         if fitting:
             found[max(fitting, key=_says).name].append(each)
     return {name: tuple(those) for name, those in found.items()}
+
+
+def _first_model(models: Sequence[str]) -> str:
+    """One that each instance of a pool with these models serves; "" where it need serve none."""
+    return min(models, default="")
 
 
 def _says(pool: PoolRules) -> tuple[int, bool, bool]:
     return len(set(pool.models)), pool.role is not Role.BOTH, pool.hardware != ""
 
 
-def names(group: Group, instances: Iterable[Instance]) -> frozenset[str]:
-    """Return the names under which requests reach a group: its models and its instances' aliases and adapters.
+def names(all_groups: Sequence[Group], instances: Iterable[Instance]) -> tuple[frozenset[str], ...]:
+    """Return the names under which requests reach each group: its models and its instances' aliases and adapters.
 
     Of a half, those of the other half's instances too: the same requests reach both.
     """
+    serving: dict[str, list[Instance]] = {}
+    there = tuple(instances)
+    for each in there:
+        for model in own_models(each):
+            serving.setdefault(model, []).append(each)
+    serving[""] = list(there)
+    return tuple(_names(group, serving.get(_first_model(group.models), ())) for group in all_groups)
+
+
+def _names(group: Group, instances: Sequence[Instance]) -> frozenset[str]:
     halved = group.role is not Role.BOTH
     whole = [replace(pool, role=Role.BOTH, hardware="") for pool in group.pools] if halved else group.pools
     said = {name for pool in whole for each in members(pool, instances) for name in (*each.models, *each.loras)}

@@ -72,14 +72,14 @@ class Scaler:
         members = placed([pool for group in all_groups for pool in group.pools], sight.instances)
         made: list[Recommendation] = []
         shaken_s = _SHAKEN_TICKS * self._rules.tick_s
-        for group in all_groups:
+        for group, models in zip(all_groups, names(all_groups, sight.instances), strict=True):
             name = group.pools[0].name  # loads are in its instances; others may come and go
             memory = self._memory.setdefault(name, GroupMemory())
             if sight.stepped_s:
                 memory.set_forward(sight.stepped_s)
             starts_s = [cold_start_s(sight.starts_s.get(pool.name, ()), pool.start_s) for pool in group.pools]
-            seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory, shaken_s)
-            made.extend(self._look(group, name, seen, sight, memory, counted))
+            seen = see(group, [members[pool.name] for pool in group.pools], starts_s, sight, memory, models, shaken_s)
+            made.extend(self._look(group, name, models, seen, sight, memory, counted))
         return tuple(made)
 
     def dump(self) -> bytes:
@@ -104,9 +104,16 @@ class Scaler:
             self._forecasters[name].load(dumped, at_s)
 
     def _look(
-        self, group: Group, name: str, seen: Seen, sight: Sight, memory: GroupMemory, counted: bool
+        self,
+        group: Group,
+        name: str,
+        models: frozenset[str],
+        seen: Seen,
+        sight: Sight,
+        memory: GroupMemory,
+        counted: bool,
     ) -> list[Recommendation]:
-        models, rates = names(group, sight.instances), self._counting.rates
+        rates = self._counting.rates
         whole, latest = rates.demand(models), rates.rate(models, _LATEST_S)
         asked = half_of(group.role, whole or _NOBODY)
         slo, long = limits_of_half(group.role, self._slo), limits_of_half(group.role, self._long)

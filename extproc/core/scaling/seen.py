@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extproc.core.scaling.group import GroupMemory, Staff
-from extproc.core.scaling.pools import Group, names
+from extproc.core.scaling.pools import Group
 from extproc.core.scaling.rules import PoolRules
 from extproc.core.scaling.sight import Sight
 from extproc.core.values.instance import COMING, Instance, Lifecycle
@@ -35,18 +35,19 @@ def see(
     starts_s: Sequence[float],
     sight: Sight,
     memory: GroupMemory,
+    models: frozenset[str],
     shaken_s: float,
 ) -> Seen:
     """Sort what is there, and note since when instances come, drain, or are broken.
 
-    One that is Unhealthy counts as Ready for `shaken_s`: it may have missed a few probes only.
+    `models` are the names under which requests reach the group (`core.scaling.pools.names`). One that is Unhealthy
+    counts as Ready for `shaken_s`: it may have missed a few probes only.
     """
     _forget(memory, [each for of_pool in instances for each in of_pool])
     staffs = [
         _staff(each, memory, start_s, sight.at_s, shaken_s) for each, start_s in zip(instances, starts_s, strict=True)
     ]
     ready = [each for of_pool in staffs for each in of_pool.ready]
-    models = names(group, sight.instances)
     held = sum(count for model, count in sight.held.items() if model in models)
     usages = [each.load.kv_usage for each in ready if each.load.kv_usage is not None]
     requests = sum(counts.requests for model, counts in sight.counts.items() if model in models)

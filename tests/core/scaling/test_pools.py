@@ -56,6 +56,24 @@ def test_of_pools_alike_the_first_has_all() -> None:
     assert placed((pool("first"), pool("second")), (there,)) == {"first": (there,), "second": ()}
 
 
+def test_an_instance_is_held_against_the_pools_of_its_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hundreds of pools and thousands of instances a look would take longer than the time between two."""
+    held = 0
+
+    def counted(one: PoolRules, there: Instance) -> bool:
+        nonlocal held
+        held += 1
+        return belongs(one, there)
+
+    monkeypatch.setattr("extproc.core.scaling.pools.belongs", counted)
+    many = [f"m{number}" for number in range(50)]
+    rules = ScalingRules(pools=tuple(pool(name, models=(name,)) for name in many))
+    there = tuple(instance(f"{name}-{number}", models=(name,)) for name in many for number in range(4))
+    assert all(len(found) == 4 for found in placed(rules.pools, there).values())
+    assert names(groups(rules), there) == tuple(frozenset({name}) for name in many)
+    assert held == 2 * len(there)
+
+
 def test_pools_with_the_same_models_are_one_group_whatever_their_order() -> None:
     """They serve the same requests."""
     rules = ScalingRules(
@@ -117,7 +135,7 @@ def test_a_half_is_asked_for_under_the_aliases_of_the_other() -> None:
     """Requests are counted by the name under which they came, and reach both."""
     halves = groups(ScalingRules(pools=(pool("p", role=Role.PREFILL), pool("d", role=Role.DECODE))))
     there = instance("d", models=(MODEL, "alias"), role=Role.DECODE, hardware="l40s")
-    assert [names(group, (there,)) for group in halves] == [frozenset({MODEL, "alias"})] * 2
+    assert names(halves, (there,)) == (frozenset({MODEL, "alias"}),) * 2
 
 
 def test_with_rules_what_else_is_there_makes_no_pool() -> None:
@@ -132,8 +150,8 @@ def test_requests_reach_a_group_by_models_aliases_and_adapters() -> None:
         instance(models=(MODEL, "alias", "adapter"), loras=("adapter",)),
         instance(models=("other",)),
     )
-    assert names(group, there) == {MODEL, "alias", "adapter"}
-    assert names(group, ()) == {MODEL}
+    assert names((group,), there) == ({MODEL, "alias", "adapter"},)
+    assert names((group,), ()) == ({MODEL},)
 
 
 def test_a_pool_is_as_fast_as_was_learned_else_as_the_table_says() -> None:

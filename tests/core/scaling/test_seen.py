@@ -15,7 +15,9 @@ def ready_in_s(*instances: Instance, start_s: float, **changes: object) -> list[
     """Of those that are seen first, and 10 s later."""
     group, memory, found = Group((MODEL,), (pool(**changes),)), GroupMemory(), []
     for at_s in (0.0, 10.0):
-        seen = see(group, [instances], [start_s], Sight(at_s=at_s, instances=instances), memory, 15.0)
+        seen = see(
+            group, [instances], [start_s], Sight(at_s=at_s, instances=instances), memory, frozenset(group.models), 15.0
+        )
         found += [in_s for _, in_s in seen.coming]
     return found
 
