@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 SAVES = 0.15  # share of the price that a swap of running instances must save
 PAYS_BACK_S = 3600.0  # within which that saving must have paid for the starts, and as much more
 _TINY = 1e-9
+_MOST_STEPS = 4000  # of one search: it must be short beside the time between two looks, however many pools there are
+_SEARCHES_KEPT = 1024  # one look asks the same several times, to decide and to explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,31 +56,45 @@ def choose(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
 def cheapest(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
     """The cheapest counts within the pools' bounds that carry `need`; of equal ones the nearest to `running`.
 
-    Exact: branch and bound over the pools, the best value first. Where nothing carries it, all that may be.
+    Branch and bound over the pools, the best value first: exact, unless that takes more than `_MOST_STEPS`; then the
+    cheapest of those that were found by then. Where nothing carries it, all that may be.
     """
+    return _cheapest(need, tuple(offers), running)
+
+
+@lru_cache(maxsize=_SEARCHES_KEPT)
+def _cheapest(need: float, offers: tuple[Offer, ...], running: Counts) -> Counts:
     most = tuple(offer.most for offer in offers)
     if not carries(most, need, offers):
         return most
     order = sorted(range(len(offers)), key=lambda place: offers[place].price / offers[place].capacity)
     lost = _spare(offers) * max(offer.capacity for offer in offers)  # with spare instances, at the most
     best: list[tuple[float, int, Counts]] = []
-    floors = [0.0] * (len(order) + 1)  # price of the least counts of the pools that are not decided yet
-    for depth in range(len(order) - 1, -1, -1):
-        floors[depth] = floors[depth + 1] + offers[order[depth]].least * offers[order[depth]].price
+    steps = 0
 
     def bound(depth: int, missing: float) -> float:
-        if depth == len(order):
-            return 0.0
-        offer = offers[order[depth]]
-        return max(floors[depth], missing * offer.price / offer.capacity)
+        """The least price of the pools that are not decided yet: parts of instances count as well, none is spare."""
+        left = [offers[place] for place in order[depth:]]
+        paid, missing = (
+            sum(offer.least * offer.price for offer in left),
+            missing - sum(offer.least * offer.capacity for offer in left),
+        )
+        for offer in left:
+            if missing <= 0.0:
+                break
+            taken = min(missing, (offer.most - offer.least) * offer.capacity)
+            paid, missing = paid + taken * offer.price / offer.capacity, missing - taken
+        return paid if missing <= _TINY else math.inf
 
     def descend(depth: int, chosen: dict[int, int], paid: float, missing: float) -> None:
-        if best and paid + bound(depth, max(0.0, missing)) > best[0][0] + _TINY:
+        nonlocal steps
+        steps += 1
+        if best and (steps > _MOST_STEPS or _is_worse(paid + bound(depth, missing), _moved(chosen, running), best[0])):
             return
         if depth == len(order):
             counts = tuple(chosen[place] for place in range(len(offers)))
             if carries(counts, need, offers):
-                found = (paid, sum(abs(a - b) for a, b in zip(counts, running, strict=True)), counts)
+                found = (paid, _moved(chosen, running), counts)
                 best[:] = [min([*best, found], key=lambda each: (round(each[0], 9), each[1:]))]
             return
         place = order[depth]
@@ -91,6 +108,18 @@ def cheapest(need: float, offers: Sequence[Offer], running: Counts) -> Counts:
 
     descend(0, {}, 0.0, need)
     return best[0][2]
+
+
+def _moved(chosen: Mapping[int, int], running: Counts) -> int:
+    """How many instances start or go, of the pools that are decided."""
+    return sum(abs(count - running[place]) for place, count in chosen.items())
+
+
+def _is_worse(price_at_least: float, moved_at_least: int, best: tuple[float, int, Counts]) -> bool:
+    """Whether nothing that goes on from here can be better than the best that was found."""
+    if price_at_least > best[0] + _TINY:
+        return True
+    return price_at_least >= best[0] - _TINY and moved_at_least > best[1]
 
 
 def carries(counts: Counts, need: float, offers: Sequence[Offer]) -> bool:

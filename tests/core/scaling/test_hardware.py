@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -46,6 +47,32 @@ def test_four_pools_of_sixty_four_are_searched_in_few_steps() -> None:
         for size, dear in ((1, 4), (2, 3.9), (3, 4.1), (0.5, 5))
     ]
     assert cheapest(100.0, given, (0, 0, 0, 0)) == (0, 50, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [Offer(capacity=1.0, price=1.0, least=0, most=100, spare=1) for _ in range(6)],
+        [Offer(capacity=1.0 + 0.31 * n, price=1.0 + 0.32 * n, least=0, most=64, spare=2) for n in range(8)],
+    ],
+    ids=["alike", "nearly alike"],
+)
+def test_pools_that_are_much_alike_are_not_searched_for_ever(
+    given: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are too many counts at nearly one price to try them all between two looks; what is found costs no more."""
+    tried = 0
+
+    def counted(counts: tuple[int, ...], need: float, offers: Sequence[Offer]) -> bool:
+        nonlocal tried
+        tried += 1
+        assert tried <= 5000
+        return carries(counts, need, offers)
+
+    monkeypatch.setattr("extproc.core.scaling.hardware.carries", counted)
+    found = cheapest(251.5, given, tuple(20 + place for place in range(len(given))))
+    assert carries(found, 251.5, given)
+    assert price(found, given) <= 1.03 * 251.5 * min(offer.price / offer.capacity for offer in given)
 
 
 def test_one_pool_gets_whole_instances_for_its_need() -> None:
