@@ -40,10 +40,12 @@ UNSEEN = {
 
 CHUNK_BYTES = 256 * 1024
 """Of a body in the client's place, how much goes into one message: all of it at once would take twice its memory."""
+_MANY, _SMALL_BYTES = 256, 1024
+"""So many chunks that are shorter on average go back as one: a message each costs more than to copy them."""
 
 
 class Intake:
-    """Chunks of one body. They are never copied one by one: what came in a message goes back in a message."""
+    """Chunks of one body. What came in a message goes back in one, and is not copied, unless they are many and tiny."""
 
     def __init__(self, mode: BodyMode, limit_bytes: int, content_length: str = "") -> None:
         self._mode = mode
@@ -91,6 +93,8 @@ class Intake:
                 return tuple(Continue(RequestBody) for _ in chunks)
             # Envoy wants as many replies as it sent chunks.
             return tuple(map(Substitute, cut(instead, -(-size_of(instead) // len(chunks)), len(chunks))))
+        if instead is None and len(chunks) > _MANY and size_of(chunks) < _SMALL_BYTES * len(chunks):
+            instead = (b"".join(chunks),)
         if instead is not None:
             chunks = [*cut(instead, CHUNK_BYTES, -(-size_of(instead) // CHUNK_BYTES))]
         return tuple(_handed_back([chunk for chunk in chunks if chunk], ended=not self.has_trailers))

@@ -14,6 +14,7 @@ from extproc.core.snapshot import Policy
 from extproc.core.tokens.tokens import ExactCount
 from extproc.stream.errands import CountTokens, Errand, TakePlace
 from extproc.stream.exchange import Exchange
+from extproc.stream.intake import CHUNK_BYTES
 from extproc.stream.messages import (
     TRAILERS_HEADER,
     Answer,
@@ -36,8 +37,13 @@ from tests.core.builders import MODEL, instance, router
 from tests.stream.conversation import CHAT, RULES, chat, one
 
 BODY = orjson.dumps(chat())
+LONG = orjson.dumps(chat(user="x" * 300_000))
 DUPLEX, EARLY = BodyMode.FULL_DUPLEX, BodyMode.STREAMED_EARLY
 STREAMED, PARTIAL = BodyMode.STREAMED, BodyMode.BUFFERED_PARTIAL
+
+
+def cut(body: bytes, size_bytes: int) -> list[bytes]:
+    return [body[place : place + size_bytes] for place in range(0, len(body), size_bytes)]
 
 
 def head(mode: BodyMode, path: str = CHAT, *, last: bool = False, answers: BodyMode = BodyMode.NONE) -> RequestHeaders:
@@ -69,12 +75,15 @@ def routes(replies: Replies | Errand) -> tuple[RouteTo, Replies]:
         ([BODY, b""], [BODY]),
         ([BODY[:7], BODY[7:], b""], [BODY[:7], BODY[7:]]),
         ([b"", BODY[:1], b"", BODY[1:]], [BODY[:1], BODY[1:]]),
+        (cut(BODY, 1), cut(BODY, 1)),
+        (cut(LONG, 1000), [LONG[:CHUNK_BYTES], LONG[CHUNK_BYTES:]]),
+        (cut(LONG, 1100), cut(LONG, 1100)),
     ],
 )
 def test_full_duplex_answers_the_headers_after_the_last_chunk_and_hands_the_body_back(
     chunks: list[bytes], back: list[bytes]
 ) -> None:
-    """Nothing is said before; the end is marked once, on the last chunk that holds anything."""
+    """Nothing is said before; the end is marked once, on the last chunk that holds anything. Tiny ones go together."""
     made = router(instance("a", cluster="gpu"))
     exchange = Exchange(made, "1", RULES)
     assert exchange.receive(head(DUPLEX), 0.0, 0.0) == ()
