@@ -15,44 +15,59 @@ _FREE = 4  # times the upper bound, so far is told what would be desired without
 
 
 def explained(place: int, plan: Plan, offers: Sequence[Offer], context: Context) -> tuple[tuple[Driver, ...], int]:
-    """(words of all signals about one of a group's pools, the deciding one first; the count without that one)."""
-    said = _said(place, plan, offers)
+    """(words of all signals about one of a group's pools, the deciding one first; the count without that one).
+
+    Of all signals only the one that needs the most decides. Of two kinds of hardware another one alone may have more of
+    this pool, and fewer of the other.
+    """
     desired, offer = plan.counts[place], offers[place]
-    most = said[0].instances if said else 0
+    said = [Driver(call.signal, _alone(place, call, plan, offers), call.why + _new(call, plan)) for call in plan.made]
+    beside = _beside(place, plan, offers)
+    most, enough = (said[0].instances if said else 0), _called(place, plan.need, plan, offers)
     if context.idle and not desired:
         quiet = f"no request for {context.quiet_s:.0f} s" if math.isfinite(context.quiet_s) else "no request yet"
-        return (Driver(Signal.IDLE, 0, f"{quiet}, of {context.idle_s:.0f} s"), *said), 1
+        return (Driver(Signal.IDLE, 0, f"{quiet}, of {context.idle_s:.0f} s"), *_ordered(said + beside)), 1
     if most > desired:
         why = f"at most {offer.most} by the operator's rules, of {most} that are called for"
-        return (Driver(Signal.MOST, desired, why), *said), most
-    if desired > most:
-        return (Driver(Signal.DWELL, desired, _held(place, plan, offers, most)), *said), most
-    return tuple(said), max((each.instances for each in said[1:]), default=0)
+        return (Driver(Signal.MOST, desired, why), *_ordered(said + beside)), most
+    if desired > enough:
+        return (Driver(Signal.DWELL, desired, _held(place, plan, offers, enough)), *_ordered(said + beside)), enough
+    if most < desired == offer.least:  # no signal calls for it
+        bounds = [each for each in beside if each.signal is Signal.LEAST]
+        return (*bounds, *_ordered(said + [each for each in beside if each not in bounds])), most
+    need = max((call.need for call in plan.made[1:]), default=0.0)
+    return (*said[:1], *_ordered(said[1:] + beside)), choose(need, offers, plan.counts)[place]
 
 
-def _said(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
-    """What each signal would have of a pool, the operator's least apart; the most first.
+def _called(place: int, need: float, plan: Plan, offers: Sequence[Offer]) -> int:
+    """How many of a pool's instances a need calls for by all rules, of those that are had."""
+    return min(choose(need, offers, plan.counts)[place], plan.counts[place])
 
-    What may fail stands beside whatever is called for, so it is in the numbers of all others, and decides nothing.
-    """
-    enough = carries(plan.counts, plan.need, offers)
-    spared = [replace(each, least=0, most=each.most if enough else _FREE * max(1, each.most)) for each in offers]
-    bare = [replace(each, spare=0) for each in spared]
 
-    def count(need: float, by: Sequence[Offer]) -> int:
-        counted = choose(need, by, plan.counts)[place]
-        return min(counted, plan.counts[place]) if enough else counted
+def _alone(place: int, call: Call, plan: Plan, offers: Sequence[Offer]) -> int:
+    """What one signal would have of a pool, the operator's least apart; beyond the most where all is not enough."""
+    free = [replace(each, least=0, spare=each.spare if call.need > 0.0 else 0) for each in offers]
+    if carries(plan.counts, plan.need, offers):
+        return _called(place, call.need, plan, free)
+    more = [replace(each, most=_FREE * max(1, each.most)) for each in free]
+    return max(choose(call.need, by, plan.counts)[place] for by in (free, more))
 
-    said = [
-        Driver(call.signal, count(call.need, spared if call.need > 0.0 else bare), call.why + _new(call, plan))
-        for call in plan.made
-    ]
+
+def _beside(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
+    """What stands beside the signals: what may fail, which is in the numbers of all, and the operator's least."""
+    said = []
     spare = max(each.spare for each in offers)
     if spare and plan.need > 0.0:
-        beside = max(0, count(plan.need, spared) - count(plan.need, bare))
-        said.append(Driver(Signal.SPARE, beside, f"{spare} may fail without a loss, whatever else calls for instances"))
+        call = Call(Signal.SPARE, plan.need, f"{spare} may fail without a loss, whatever else calls for instances")
+        bare = [replace(each, spare=0) for each in offers]
+        beside = _alone(place, call, plan, offers) - _alone(place, call, plan, bare)
+        said.append(Driver(Signal.SPARE, max(0, beside), call.why))
     if least := offers[place].least:
         said.append(Driver(Signal.LEAST, least, f"at least {least} by the operator's rules"))
+    return said
+
+
+def _ordered(said: Sequence[Driver]) -> list[Driver]:
     return sorted(said, key=lambda each: -each.instances)
 
 

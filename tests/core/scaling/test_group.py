@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from extproc.core.scaling.behaviour import Behaviour
-from extproc.core.scaling.drivers import Context
+from extproc.core.scaling.drivers import Call, Context
 from extproc.core.scaling.explained import explained
 from extproc.core.scaling.group import Plan, lowered, offers, plan
 from extproc.core.scaling.hardware import Offer
@@ -135,3 +137,49 @@ def test_a_need_beyond_the_bounds_is_told_as_most() -> None:
     """With what would be desired without them."""
     few = Offer(capacity=1.0, price=1.0, least=0, most=4)
     assert words(planned(8.7, (1,), (9,), few), few) == (Signal.MOST, 4, 9)
+
+
+KV, LOAD, FORECAST = Signal.KV_PRESSURE, Signal.LOAD, Signal.FORECAST
+
+
+@pytest.mark.parametrize(
+    ("given", "calls", "counts", "decided"),
+    [
+        # What may fail stands beside what is called for, and is no need of its own.
+        (
+            [
+                Offer(capacity=1.0, price=1.9, least=0, most=10),
+                Offer(capacity=2.0, price=1.0, least=1, most=20, spare=1),
+            ],
+            [(KV, 8.5), (FORECAST, 7.64)],
+            (1, 5),
+            (KV, 1, 0),
+        ),
+        # The other pool is full by its most, so that what is dearer is called for as well: nothing is held there.
+        ([DEAR, CHEAP], [(LOAD, 40.0)], (10, 10), (LOAD, 10, 0)),
+        # One that needs less would have this pool alone; the one that decides has it for the operator's least only.
+        (
+            [
+                Offer(capacity=0.45, price=1.9, least=1, most=4),
+                Offer(capacity=1.0, price=4.1, least=1, most=20, spare=1),
+            ],
+            [(Signal.SLO, 8.61), (Signal.BACKLOG, 5.03), (KV, 0.86)],
+            (1, 10),
+            (Signal.LEAST, 1, 0),
+        ),
+        # What the other pool has by its least is part of what would be without the signal.
+        (
+            [Offer(capacity=0.45, price=1.9, least=1, most=20), Offer(capacity=1.0, price=4.1, least=1, most=20)],
+            [(KV, 8.83), (FORECAST, 6.45)],
+            (18, 1),
+            (KV, 18, 13),
+        ),
+    ],
+    ids=["spare", "full", "least", "least of another"],
+)
+def test_of_two_kinds_of_hardware_the_signal_that_needs_the_most_decides(
+    given: list[Offer], calls: list[tuple[Signal, float]], counts: tuple[int, int], decided: tuple[Signal, int, int]
+) -> None:
+    """Of the first pool: which signal decided, its count, and what the need of all others would have."""
+    made = tuple(Call(signal, need, "") for signal, need in calls)
+    assert words(Plan(counts=counts, made=made, need=made[0].need, keep=made[0].need, wait_s=60.0), *given) == decided
