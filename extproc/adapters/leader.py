@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from extproc.adapters.redis_client import ServerError
 from extproc.adapters.redis_scripts import Script
 from extproc.errors import RegistryError
 
@@ -72,6 +73,8 @@ class Leader:
         self._sure_until_s = float("-inf")
         self.led: Led | None = None
         """Who leads, as last told; None as long as Redis has told nothing."""
+        self.refused = ""
+        """What Redis said when it last did not let us ask who leads; "" since it answers, or cannot be reached."""
 
     @property
     def fence(self) -> int | None:
@@ -89,14 +92,19 @@ class Leader:
 
     async def try_turn(self) -> None:
         """One turn as `turn` has it; an outage is logged and nothing else: our lease runs out meanwhile."""
-        led = self.fence is not None
+        led, refused = self.fence is not None, ""
         try:
             async with asyncio.timeout(self._lease_s / _RENEWALS):
                 await self.turn()
         except (RegistryError, TimeoutError) as error:
+            if isinstance(error, ServerError) and not error.lost:  # such as missing rights: it goes on until mended
+                refused = str(error)
             log.debug("who leads is not known: %s", error or "Redis is too slow")
         except Exception:  # such as an answer of another program: nobody would ever lead again, and nothing show it
             log.exception("who leads is not known")
+        if refused and refused != self.refused:
+            log.warning("this replica cannot lead: %s", refused)
+        self.refused = refused
         leads = self.fence is not None
         if leads != led:
             log.info("this replica leads now" if leads else "this replica leads no longer")

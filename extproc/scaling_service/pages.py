@@ -54,6 +54,7 @@ def alive(loop: Loop) -> bool:
 def status(loop: Loop, leader: Leader | None, fleet_name: str) -> dict[str, Any]:
     """What is recommended, by whom, and how old it is, as plain values for JSON."""
     led = leader.led if leader is not None else None
+    refused = f"this replica cannot lead: {leader.refused}" if leader is not None and leader.refused else ""
     word = loop.word
     return {
         "fleet": fleet_name,
@@ -62,7 +63,7 @@ def status(loop: Loop, leader: Leader | None, fleet_name: str) -> dict[str, Any]
         "said_by": None if word is None else word.name,
         "age_s": age_s(loop),
         "stale": not fresh(loop),
-        "trouble": loop.trouble,
+        "trouble": loop.trouble or refused,
         "outside": [] if word is None else list(word.outside),
         "recommendations": shown(word),
     }

@@ -292,6 +292,21 @@ async def test_an_agent_may_not_lead(server: RedisServer) -> None:
             await Leader(agent.link, agent.base, "agent").turn()
 
 
+async def test_who_may_not_ask_who_leads_says_so_once(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Else a replica with another program's login would follow nobody for ever, and nothing would show why."""
+    async with Registry(login(server, "agent")) as agent, house(server) as made:
+        one = Leader(agent.link, agent.base, "agent")
+        for _ in range(2):
+            await one.try_turn()
+        assert one.refused
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            f"this replica cannot lead: {one.refused}"
+        ]
+        other = made.replica("other")
+        await other.try_turn()
+        assert other.refused == ""
+
+
 class Replica:
     """`tests.registry.autoscaler_process` as a process of its own."""
 
