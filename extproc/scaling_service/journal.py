@@ -128,6 +128,15 @@ def set_forward(journal: Journal, by_s: float) -> Journal:
     )
 
 
+def not_after(journal: Journal, now_s: float) -> Journal:
+    """The same, where whoever has written it had a clock that is ahead: what it began was begun now at the latest."""
+    return msgspec.structs.replace(
+        journal,
+        launches=tuple(msgspec.structs.replace(each, at_s=min(each.at_s, now_s)) for each in journal.launches),
+        stops=tuple(msgspec.structs.replace(each, at_s=min(each.at_s, now_s)) for each in journal.stops),
+    )
+
+
 def durations_s(journal: Journal, before_s: Mapping[str, float] = {}) -> dict[str, tuple[float, ...]]:
     """What starts took that were seen, by pool, the oldest first.
 

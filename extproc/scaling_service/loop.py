@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from extproc.errors import RegistryError
 from extproc.scaling_service.acting import Action, actions, begun, kept
-from extproc.scaling_service.journal import Journal
+from extproc.scaling_service.journal import Journal, not_after
 from extproc.scaling_service.log_warnings import LogWarnings
 from extproc.scaling_service.remembering import Remembering
 from extproc.scaling_service.webhook_news import WebhookNews
@@ -193,10 +193,11 @@ class Loop:
         memory = await self._remembering.recall()
         if memory is None:
             return
-        self._journal = memory.journal
+        now_s = time.time()
+        self._journal = not_after(memory.journal, now_s)
         self._scaler = self._parts.new_scaler(self._rules, self._classes)
         if memory.scaler:
-            self._scaler.load(memory.scaler, time.time())
+            self._scaler.load(memory.scaler, now_s)
 
     async def end(self) -> None:
         """Write down what is remembered, if we lead. Raises RegistryError."""

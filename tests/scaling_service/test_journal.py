@@ -20,6 +20,7 @@ from extproc.scaling_service.journal import (
     Stop,
     after_look,
     durations_s,
+    not_after,
     set_forward,
 )
 from extproc.scaling_service.word import Memory, Word, decode_memory, decode_word, encode_memory, encode_word
@@ -140,6 +141,16 @@ def test_a_clock_that_is_set_forward_gives_no_start_up() -> None:
     assert later.stopping("a", T_S + 3610.0)
     assert looked(later, after_s=3610.0).launches == later.launches
     assert looked(journal, after_s=3610.0).launches == ()
+
+
+def test_what_was_begun_by_a_clock_that_is_ahead_was_begun_now_at_the_latest() -> None:
+    """Else a start that nothing comes of would be reckoned with, and a stop not asked for again, for that long."""
+    ahead = set_forward(Journal(launches=(a_launch(),), stops=(Stop(id="a", at_s=T_S),)), 86_400.0)
+    here = not_after(ahead, T_S)
+    assert looked(ahead, after_s=700.0).launches != ()
+    assert looked(here, after_s=700.0).launches == ()
+    assert not here.stopping("a", T_S + AGAIN_S)
+    assert not_after(here, T_S + 1.0) == here
 
 
 def test_a_start_that_is_over_when_it_is_first_seen_is_shown_with_its_instance_once() -> None:

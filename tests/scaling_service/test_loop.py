@@ -243,6 +243,17 @@ async def test_an_old_copy_of_what_was_written_down_is_not_gone_on_from() -> Non
     assert await written(10) == 1, "another has led"
 
 
+async def test_what_a_leader_with_a_clock_that_is_ahead_has_begun_is_as_old_as_now() -> None:
+    """Its successor would reckon with that start for as long as the clocks differ, and three starts more."""
+    ahead = Journal(launches=(Launch(id="x", pool="p", at_s=time.time() + 86_400.0),))
+    kept = Kept(encode_memory(Memory(fence=3, journal=ahead)))
+    await loop(1, memory=kept, leader=Leads(5)).turn()
+    memory = decode_memory(kept.data)
+    assert memory is not None
+    (launch,) = memory.journal.launches
+    assert launch.at_s <= time.time()
+
+
 async def test_what_a_turn_has_seen_is_noted_once_though_it_cannot_be_written_down() -> None:
     """Else a pool would rest for twice as long after each turn of an outage, and up to an hour when it is over."""
     begun = Journal(launches=(Launch(id="x", pool="p", at_s=0.0),))

@@ -60,6 +60,13 @@ class Behaviour(msgspec.Struct, kw_only=True):
         """Nothing could be counted: what was needed is not known, nor whether forecasts still hold."""
         self.unseen_at_s = at_s
 
+    @property
+    def newest_s(self) -> float:
+        """When the last of all that is remembered was."""
+        moments = (self.patient_at_s, self.up_at_s, self.down_at_s, self.unseen_at_s)
+        seen = [when_s for when_s, _ in (*self.needs[-1:], *self.latest[-1:])]
+        return max(*seen, *(when_s for when_s in moments if when_s is not None), -math.inf)
+
     def set_forward(self, by_s: float) -> None:
         """The clock was set forward: nothing has become older by that."""
         self.needs = [(begin_s + by_s, need) for begin_s, need in self.needs]

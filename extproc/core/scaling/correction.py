@@ -73,6 +73,13 @@ class Correction:
             aim = max(LEAST, min(MOST, met.used))
             known.factor += (aim - known.factor) * -math.expm1(-passed_s / _LEARN_S)
 
+    def not_after(self, at_s: float) -> None:
+        """Nothing learned is of a time to come: where it seems so, it is as much older. Another clock was ahead."""
+        for known in self._pools.values():
+            if known.at_s > at_s:
+                known.settled_s -= known.at_s - at_s
+                known.at_s = at_s
+
     def dump(self) -> bytes:
         """Return all that was learned."""
         return msgspec.msgpack.encode(self._pools)

@@ -29,6 +29,12 @@ class GroupMemory(msgspec.Struct, kw_only=True):
     ready: dict[str, int] = {}
     unsettled_at_s: float = 0.0  # when instances changed last, or were too few
 
+    def not_after(self, at_s: float) -> None:
+        """Nothing remembered is of a time to come: where it seems so, all is as much older. Another clock was ahead."""
+        newest_s = max(self.behaviour.newest_s, self.unsettled_at_s, self.asked_at_s or 0.0)
+        if newest_s > at_s:
+            self.set_forward(at_s - newest_s)
+
     def set_forward(self, by_s: float) -> None:
         """The clock was set forward: nothing has become older by that."""
         self.behaviour.set_forward(by_s)

@@ -89,7 +89,11 @@ class Scaler:
         return msgspec.msgpack.encode(memory)
 
     def load(self, data: bytes, at_s: float) -> None:
-        """Go on from a dump; one of another version, or that cannot be read, is left alone."""
+        """Go on from a dump; one of another version, or that cannot be read, is left alone.
+
+        `at_s` is now. Where who has dumped it had a clock that is ahead, times are taken to be as much sooner: what is
+        to come would have it seem for so long that nothing has been needed yet.
+        """
         correction = Correction()
         try:
             memory = msgspec.msgpack.decode(data, type=_Memory)
@@ -98,6 +102,9 @@ class Scaler:
             return
         if memory.version != _VERSION:
             return
+        correction.not_after(at_s)
+        for each in memory.groups.values():
+            each.not_after(at_s)
         self._memory, self._correction = memory.groups, correction
         for name, dumped in memory.forecasts.items():
             self._forecasters[name] = Forecaster(self._rules.period_s)

@@ -134,3 +134,12 @@ def test_a_clock_that_stood_still_or_was_set_back_teaches_little() -> None:
     kept = correction.factor("p")
     correction.learn("p", 0.0, Met(used=0.6, instances=4, judged=100.0, bad_share=0.3))
     assert correction.factor("p") == kept
+
+
+def test_what_was_learned_by_a_clock_that_is_ahead_does_not_keep_from_learning() -> None:
+    """Bad answers would tell nothing until that time has come."""
+    first, second = Correction(), Correction()
+    after(first, 1.5, 0.5, minutes=3.0, begins_s=86_400.0)
+    second.load(first.dump())
+    second.not_after(180.0)
+    assert after(second, 0.4, 0.4, minutes=6.0, begins_s=180.0) < 0.95

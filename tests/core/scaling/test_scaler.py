@@ -234,6 +234,27 @@ def test_a_successor_goes_on_where_the_last_one_was() -> None:
     assert theirs.forecast.planned == pytest.approx(ours.forecast.planned, rel=0.1)
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, HOUR_S, 24 * HOUR_S, -24 * HOUR_S])
+def test_a_successor_of_one_whose_clock_was_ahead_answers_a_burst_as_soon(ahead_s: float) -> None:
+    """What was needed at a time to come would have it wait that long until it knows what has been needed."""
+    first, second, requests = scaler(), scaler(), 0.0
+
+    def desired(played: Scaler, since_s: float, until_s: float, rps: float) -> list[int]:
+        nonlocal requests
+        found = []
+        for at_s in range(int(since_s), int(until_s), 5):
+            requests += 5.0 * rps
+            load = Load(running=4, waiting=0, kv_usage=0.3)
+            found.append(looked(played, at_s, instance("a", load=load), requests=requests, routers=1).desired)
+        return found
+
+    begin_s = 1.8e9
+    assert desired(first, begin_s + ahead_s, begin_s + ahead_s + 900.0, 5.0)[-1] == 1
+    second.load(first.dump(), begin_s + 900.0)
+    assert desired(second, begin_s + 900.0, begin_s + 1200.0, 5.0)[-1] == 1
+    assert max(desired(second, begin_s + 1200.0, begin_s + 1230.0, 80.0)) > 4
+
+
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"nonsense"])
 def test_a_dump_that_cannot_be_read_is_left_alone(data: bytes) -> None:
     """The scaler begins anew then."""
