@@ -118,6 +118,18 @@ def test_what_one_look_alone_needs_is_chance() -> None:
     assert behaviour.lasting(1000.0, 7.0, DWELL_S) == 7.0
 
 
+def test_what_was_needed_before_counting_began_again_keeps_nothing_back() -> None:
+    """Load that came during an outage would else start machines only a third of a dwell after it."""
+    behaviour = after(every_ten_s(900.0, 1.0))
+    for at_s in (1300.0, 1305.0):  # looks that could not count yet
+        behaviour.lasting(at_s, 1.0, DWELL_S)
+        behaviour.unseen(at_s)
+    for at_s in (1310.0, 1315.0, 1320.0):
+        lasting = behaviour.lasting(at_s, 8.0, DWELL_S)
+        behaviour.needed(at_s, lasting, DWELL_S)
+    assert lasting == 8.0
+
+
 def test_the_first_requests_start_no_machines() -> None:
     """For the first third of a dwell the least of all looks counts: some requests tell little of the load."""
     behaviour = Behaviour()
