@@ -28,7 +28,7 @@ from extproc.server.siblings import word_path
 from extproc.server.worker_words import CANNOT, SERVES, read_told
 
 # Whoever starts the service anew wants its ports: so long an orphan's streams go on, then it says farewell to peers.
-_ORPHAN_DRAIN_S, _ORPHAN_FAREWELL_S = 1.0, 2.0
+_ORPHAN_DRAIN_S, _ORPHAN_FAREWELL_S = 1.0, 5.0
 
 log = logging.getLogger("extproc.serve")
 
@@ -46,8 +46,8 @@ def main() -> int:
     configure(settings.logs, worker=settings.worker.number)
     orphaned = threading.Event()
     news = FromParent()
-    threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()
     try:
+        threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()
         uvloop.run(serve(settings, lambda port: _say(parent, SERVES, port), news))
     except ExtprocError as error:
         _say(parent, CANNOT, error)

@@ -142,7 +142,12 @@ async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp
 
         fast, agent = await made.start(EngineSpec("fast", "h100_sxm"))
         await eventually(made.ask, lambda chosen: chosen == "fast")
-        assert await made.count("rq_total", fast)
+
+        async def reached() -> int | None:
+            await made.ask()
+            return await made.count("rq_total", fast)
+
+        await eventually(reached, bool)  # Envoy may hear of it a moment later than the router, and ask another one then
 
         stream = await made.begin_story(LONG_TOKENS)
         await registry.order("fast", Lifecycle.DRAINING)
