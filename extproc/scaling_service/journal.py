@@ -121,19 +121,20 @@ def after_look(
 
 def set_forward(journal: Journal, by_s: float) -> Journal:
     """The same by a clock that was set forward meanwhile: nothing has become older by that."""
-    return msgspec.structs.replace(
-        journal,
-        launches=tuple(msgspec.structs.replace(each, at_s=each.at_s + by_s) for each in journal.launches),
-        stops=tuple(msgspec.structs.replace(each, at_s=each.at_s + by_s) for each in journal.stops),
-    )
+    return _timed(journal, lambda at_s: at_s + by_s)
 
 
 def not_after(journal: Journal, now_s: float) -> Journal:
     """The same, where whoever has written it had a clock that is ahead: what it began was begun now at the latest."""
+    return _timed(journal, lambda at_s: min(at_s, now_s))
+
+
+def _timed(journal: Journal, when_s: Callable[[float], float]) -> Journal:
+    """The same, with what was begun at another time."""
     return msgspec.structs.replace(
         journal,
-        launches=tuple(msgspec.structs.replace(each, at_s=min(each.at_s, now_s)) for each in journal.launches),
-        stops=tuple(msgspec.structs.replace(each, at_s=min(each.at_s, now_s)) for each in journal.stops),
+        launches=tuple(msgspec.structs.replace(each, at_s=when_s(each.at_s)) for each in journal.launches),
+        stops=tuple(msgspec.structs.replace(each, at_s=when_s(each.at_s)) for each in journal.stops),
     )
 
 

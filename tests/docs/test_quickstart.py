@@ -108,7 +108,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(LONG_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

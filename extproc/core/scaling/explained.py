@@ -21,22 +21,26 @@ def explained(place: int, plan: Plan, offers: Sequence[Offer], context: Context)
     this pool, and fewer of the other.
     """
     desired, offer = plan.counts[place], offers[place]
-    said = [Driver(call.signal, _alone(place, call, plan, offers), call.why + _new(call, plan)) for call in plan.made]
+    said = [
+        Driver(call.signal, _alone(place, call.need, plan, offers), call.why + _new(call, plan)) for call in plan.made
+    ]
     beside = _beside(place, plan, offers)
+    every = sorted(said + beside, key=lambda each: -each.instances)
     most, enough = (said[0].instances if said else 0), _called(place, plan.need, plan, offers)
     if context.idle and not desired:
         quiet = f"no request for {context.quiet_s:.0f} s" if math.isfinite(context.quiet_s) else "no request yet"
-        return (Driver(Signal.IDLE, 0, f"{quiet}, of {context.idle_s:.0f} s"), *_ordered(said + beside)), 1
+        return (Driver(Signal.IDLE, 0, f"{quiet}, of {context.idle_s:.0f} s"), *every), 1
     if most > desired:
         why = f"at most {offer.most} by the operator's rules, of {most} that are called for"
-        return (Driver(Signal.MOST, desired, why), *_ordered(said + beside)), most
+        return (Driver(Signal.MOST, desired, why), *every), most
     if desired > enough:
-        return (Driver(Signal.DWELL, desired, _held(place, plan, offers, enough)), *_ordered(said + beside)), enough
+        return (Driver(Signal.DWELL, desired, _held(place, plan, offers, enough)), *every), enough
     if most < desired == offer.least:  # no signal calls for it
-        bounds = [each for each in beside if each.signal is Signal.LEAST]
-        return (*bounds, *_ordered(said + [each for each in beside if each not in bounds])), most
-    need = max((call.need for call in plan.made[1:]), default=0.0)
-    return (*said[:1], *_ordered(said[1:] + beside)), choose(need, offers, plan.counts)[place]
+        decided, without = [each for each in beside if each.signal is Signal.LEAST], most
+    else:
+        need = max((call.need for call in plan.made[1:]), default=0.0)
+        decided, without = said[:1], choose(need, offers, plan.counts)[place]
+    return (*decided, *(each for each in every if each not in decided)), without
 
 
 def _called(place: int, need: float, plan: Plan, offers: Sequence[Offer]) -> int:
@@ -44,13 +48,13 @@ def _called(place: int, need: float, plan: Plan, offers: Sequence[Offer]) -> int
     return min(choose(need, offers, plan.counts)[place], plan.counts[place])
 
 
-def _alone(place: int, call: Call, plan: Plan, offers: Sequence[Offer]) -> int:
-    """What one signal would have of a pool, the operator's least apart; beyond the most where all is not enough."""
-    free = [replace(each, least=0, spare=each.spare if call.need > 0.0 else 0) for each in offers]
+def _alone(place: int, need: float, plan: Plan, offers: Sequence[Offer]) -> int:
+    """What one need would have of a pool, the operator's least apart; beyond the most where all is not enough."""
+    free = [replace(each, least=0, spare=each.spare if need > 0.0 else 0) for each in offers]
     if carries(plan.counts, plan.need, offers):
-        return _called(place, call.need, plan, free)
+        return _called(place, need, plan, free)
     more = [replace(each, most=_FREE * max(1, each.most)) for each in free]
-    return max(choose(call.need, by, plan.counts)[place] for by in (free, more))
+    return max(choose(need, by, plan.counts)[place] for by in (free, more))
 
 
 def _beside(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
@@ -58,17 +62,12 @@ def _beside(place: int, plan: Plan, offers: Sequence[Offer]) -> list[Driver]:
     said = []
     spare = max(each.spare for each in offers)
     if spare and plan.need > 0.0:
-        call = Call(Signal.SPARE, plan.need, f"{spare} may fail without a loss, whatever else calls for instances")
         bare = [replace(each, spare=0) for each in offers]
-        beside = _alone(place, call, plan, offers) - _alone(place, call, plan, bare)
-        said.append(Driver(Signal.SPARE, max(0, beside), call.why))
+        beside = max(0, _alone(place, plan.need, plan, offers) - _alone(place, plan.need, plan, bare))
+        said.append(Driver(Signal.SPARE, beside, f"{spare} may fail without a loss, whatever else calls for instances"))
     if least := offers[place].least:
         said.append(Driver(Signal.LEAST, least, f"at least {least} by the operator's rules"))
     return said
-
-
-def _ordered(said: Sequence[Driver]) -> list[Driver]:
-    return sorted(said, key=lambda each: -each.instances)
 
 
 def _new(call: Call, plan: Plan) -> str:
