@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -36,7 +35,7 @@ log = logging.getLogger("extproc.serve")
 def main() -> int:
     """Read settings, which only the parent can have written, and serve until SIGTERM or the parent's end."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reads the settings again, for all
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the service takes it
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     parent = os.dup(1)
     os.dup2(2, 1)  # nothing else that is printed may be taken for word to the parent
     settings = read_told(0)
@@ -44,11 +43,12 @@ def main() -> int:
         return 1
     assert settings.worker is not None
     configure(settings.logs, worker=settings.worker.number)
-    orphaned = threading.Event()
+    orphaned, ended = threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: _end_early(orphaned, settings))  # until the service takes it
     news = FromParent()
     try:
-        threading.Thread(target=_hear_parent, args=(news, orphaned, settings), daemon=True).start()
-        uvloop.run(serve(settings, lambda port: _say(parent, SERVES, port), news))
+        threading.Thread(target=_hear_parent, args=(news, orphaned, ended, settings), daemon=True).start()
+        uvloop.run(_serve(settings, parent, news, ended))
     except ExtprocError as error:
         _say(parent, CANNOT, error)
         return 2
@@ -56,6 +56,20 @@ def main() -> int:
         if orphaned.is_set():
             _tidy(settings)
     return 0
+
+
+def _end_early(orphaned: threading.Event, settings: ServeSettings) -> NoReturn:
+    """End where nothing is under way yet; an exception would come up anywhere, also amid the start of the loop."""
+    if orphaned.is_set():
+        _tidy(settings)
+    os._exit(0)
+
+
+async def _serve(settings: ServeSettings, parent: int, news: FromParent, ended: threading.Event) -> None:
+    try:
+        await serve(settings, lambda port: _say(parent, SERVES, port), news)
+    finally:
+        ended.set()
 
 
 def _say(parent: int, word: str, what: object) -> None:
@@ -92,15 +106,16 @@ class FromParent:
             self._heard.clear()
 
 
-def _hear_parent(news: FromParent, orphaned: threading.Event, settings: ServeSettings) -> None:
+def _hear_parent(news: FromParent, orphaned: threading.Event, ended: threading.Event, settings: ServeSettings) -> None:
     """Wait for the parent's word, or its end, however that comes: the system closes its end of our stdin."""
     while (told := read_told(0)) is not None:
         news.hear(told)
     log.warning("the parent of this worker has ended")
     orphaned.set()
-    for number, pause_s in ((signal.SIGTERM, _ORPHAN_DRAIN_S), (signal.SIGINT, _ORPHAN_FAREWELL_S)):
-        os.kill(os.getpid(), number)  # the second one ends the drain
-        time.sleep(pause_s)
+    os.kill(os.getpid(), signal.SIGTERM)
+    if not ended.wait(_ORPHAN_DRAIN_S):
+        os.kill(os.getpid(), signal.SIGINT)  # ends the drain
+    time.sleep(_ORPHAN_FAREWELL_S)
     _tidy(settings)
     os._exit(1)
 

@@ -17,6 +17,7 @@ from openai.types.chat import ChatCompletionChunk
 from extproc.adapters.http_client import Answer, HttpClient
 from extproc.adapters.registry import Registry
 from extproc.control.bootstrap import bootstrap
+from extproc.control.engine_clusters import own_name
 from extproc.control.settings import EnvoySettings, Shape, XdsSource
 from extproc.core.values.instance import Lifecycle
 from extproc.demo.ports import HOST, free_port
@@ -78,10 +79,14 @@ class Mesh:
         assert isinstance(answer, Answer)
         return list(orjson.loads(answer.body))
 
-    async def count(self, what: str, backend: Backend) -> int | None:
-        """Of Envoy's requests to an instance, `rq_total` or `rq_active`; None if Envoy does not know the instance."""
+    async def count(self, what: str, backend: Backend, cluster: str = "") -> int | None:
+        """Of Envoy's requests to an instance, `rq_total` or `rq_active`; None if Envoy does not know the instance.
+
+        In one cluster, or in all: retries of the shape `instance` go to the pool, which has the instance as well.
+        """
         page = await asyncio.to_thread(self.envoy.page, "/clusters")
-        mine = [line for line in page.splitlines() if f"::{HOST}:{backend.port}::{what}::" in line]
+        place = f"::{HOST}:{backend.port}::{what}::"
+        mine = [line for line in page.splitlines() if place in line and line.startswith(cluster)]
         if not mine:
             return None
         return sum(int(line.rpartition("::")[2]) for line in mine)
@@ -145,11 +150,12 @@ async def test_engines_come_and_go_and_nobody_writes_them_down(shape: Shape, tmp
 
         async def reached() -> int | None:
             await made.ask()
-            return await made.count("rq_total", fast)
+            return await made.count("rq_total", fast, own_name("fast") if shape is Shape.INSTANCE else "pool")
 
         await eventually(reached, bool)  # Envoy may hear of it a moment later than the router, and ask another one then
 
         stream = await made.begin_story(LONG_TOKENS)
+        assert (await made.decisions())[-1]["instance"] == "fast"
         await registry.order("fast", Lifecycle.DRAINING)
         await eventually(made.ask, lambda chosen: chosen == "slow")
         await made.processes.stop(agent)

@@ -238,6 +238,21 @@ def test_a_worker_whose_parent_dies_before_it_serves_leaves_nothing(tmp_path: Pa
     assert not folder.exists()
 
 
+def test_a_worker_that_is_told_to_end_while_its_loop_starts_ends_in_order(tmp_path: Path) -> None:
+    """An exception amid the start of the loop would be the end of it."""
+    early = (
+        "import os, signal, socket\n"
+        "pair = socket.socketpair\n"
+        "socket.socketpair = lambda *told: (os.kill(os.getpid(), signal.SIGTERM), pair(*told))[1]\n"
+    )
+    with worker(early, stdout=subprocess.DEVNULL) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(told(placed(tmp_path)))
+        child.stdin.flush()
+        assert (child.wait(), child.stderr.read()) == (0, b"")
+
+
 def placed(folder: Path) -> ServeSettings:
     """The only worker, whose Redis is gone."""
     place = WorkerPlace(number=0, of=1, group="ab", folder=folder)
@@ -247,15 +262,21 @@ def placed(folder: Path) -> ServeSettings:
 
 def orphan(words: bytes) -> tuple[int, str]:
     """Status and log of a worker whose parent ends when it has said that, and heard nothing."""
-    code = "import sys; from extproc.server.worker import main; sys.exit(main())"
     heard, door = os.pipe()
     os.close(heard)
     try:
-        command = (sys.executable, "-c", code)
-        done = subprocess.run(command, input=words, stdout=door, stderr=subprocess.PIPE, check=False)
+        child = worker(stdout=door)
     finally:
         os.close(door)
-    return done.returncode, done.stderr.decode()
+    _, log = child.communicate(words)
+    return child.returncode, log.decode()
+
+
+def worker(first: str = "", *, stdout: int) -> subprocess.Popen[bytes]:
+    """A worker that hears us by its stdin. `first`: code that it runs before all else."""
+    code = f"{first}import sys; from extproc.server.worker import main; sys.exit(main())"
+    command = (sys.executable, "-c", code)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE)
 
 
 def test_a_worker_that_cannot_start_at_all_ends_the_others_with_one_line(tmp_path: Path) -> None:
