@@ -63,8 +63,8 @@ def add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_overhead(args: argparse.Namespace) -> int:
-    """Measure and print; 130 after Ctrl-C. Raises ConfigError and ProcessError."""
-    from extproc.bench.overhead.table import report_lines
+    """Measure and print; 130 after Ctrl-C, 1 if all requests of a way failed. Raises ConfigError and ProcessError."""
+    from extproc.bench.overhead.table import report_lines, unanswered
 
     try:
         from extproc.bench.overhead.run import overhead
@@ -78,7 +78,9 @@ def run_overhead(args: argparse.Namespace) -> int:
     if report is None:
         return 130
     print(json.dumps(report) if args.json else "\n".join(report_lines(report)))
-    return 0
+    silent = list(unanswered(report))
+    print(*silent, sep="\n", end="\n" if silent else "", file=sys.stderr)
+    return 1 if silent else 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:

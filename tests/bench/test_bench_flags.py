@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from extproc.bench.overhead import run
+from extproc.bench.overhead.figures import Found, Spent
+from extproc.bench.overhead.plan import Cell
 from extproc.cli import command_parser, main
 from extproc.commands import bench_overhead
 from extproc.commands.bench import _REPORTS
@@ -53,6 +58,24 @@ def test_more_workers_are_measured_on_as_many_cores_as_may_be_used(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
     made = bench_overhead._plan(command_parser("bench").parse_args([]))
     assert {cell.workers for cell in made.cells} == workers
+
+
+@pytest.mark.parametrize("errors", [99, 100])
+def test_a_bench_that_nobody_answered_has_failed(
+    errors: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its figures are printed as well; one good answer of a hundred is something."""
+    spent = Spent(100, 1.0, [0.01] * (100 - errors), {"503": errors}, [0.0], 0.1, 0.02, 1.0)
+    found = Found(Cell(64, 1, 4096, 500.0), {name: [spent] for name in ("envoy_alone", "floor", "extproc")})
+
+    async def overhead(*_: object, **__: object) -> dict[str, Any]:
+        return {"cells": [found.as_json()], "streams": []}
+
+    monkeypatch.setattr(run, "overhead", overhead)
+    assert main(["bench", "--quick", "--json"]) == (errors == 100)
+    told = capsys.readouterr()
+    assert json.loads(told.out)["cells"][0]["extproc"]["errors"] == errors
+    assert ("no request was answered well" in told.err) == (errors == 100)
 
 
 def test_fewer_streams_than_none_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

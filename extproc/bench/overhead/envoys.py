@@ -77,7 +77,11 @@ def _point_at(values: dict[str, Any], sockets: Sequence[Path]) -> None:
 
 
 def upstream(port: int) -> dict[str, Any]:
-    """An Envoy that answers by itself on every loopback address, once it has read the whole body."""
+    """An Envoy that answers by itself on every loopback address, once it has read the whole body.
+
+    One socket for a thousand addresses listens on all there are; what comes from elsewhere is closed at once.
+    """
+    loopback = {"address_prefix": "127.0.0.0", "prefix_len": 8}
     extensions = "type.googleapis.com/envoy.extensions.filters"
     fault = {
         "@type": f"{extensions}.http.fault.v3.HTTPFault",
@@ -100,7 +104,10 @@ def upstream(port: int) -> dict[str, Any]:
         "name": "upstream",
         "address": {"socket_address": {"address": "0.0.0.0", "port_value": port}},
         "filter_chains": [
-            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+            {
+                "filter_chain_match": {"source_prefix_ranges": [loopback]},
+                "filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}],
+            }
         ],
     }
     return {"static_resources": {"listeners": [listener]}}

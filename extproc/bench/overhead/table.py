@@ -125,6 +125,13 @@ def _memory(held: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def unanswered(report: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each cell in which nobody was answered well on some way: it tells nothing."""
+    for cell in report["cells"]:
+        if silent := [name for name in (ALONE, FLOOR, OURS) if cell[name]["requests"] <= cell[name]["errors"]]:
+            yield f"{_size(cell['body_bytes'])}, {_rate(cell)}: no request was answered well: {', '.join(silent)}"
+
+
 def _lost_share(cell: Mapping[str, Any]) -> float:
     """Of the requests to the floor and to us, those that were not answered well."""
     ways = [cell[name] for name in (FLOOR, OURS)]

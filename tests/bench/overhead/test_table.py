@@ -8,7 +8,7 @@ from typing import Any
 
 from extproc.bench.overhead.figures import FLOOR, OURS, Found, Spent
 from extproc.bench.overhead.plan import Cell
-from extproc.bench.overhead.table import report_lines
+from extproc.bench.overhead.table import report_lines, unanswered
 
 
 def spent(service_s: float, latency_s: float = 0.01, late_s: float = 0.0, **errors: int) -> Spent:
@@ -52,6 +52,17 @@ def test_percentiles_of_too_few_answers_are_dashes() -> None:
         assert row[head] == "-"
     assert row["extproc p50"] == "17.00 ms"
     assert not [line for line in lines if line.startswith("p99")]
+
+
+def test_a_way_whose_requests_all_failed_is_told() -> None:
+    """Also where no round of it could be made; one good answer is enough to tell something."""
+    failed = Spent(100, 1.0, [], {"503": 100}, [0.0], 0.1, 0.02, 1.0)
+    hardly = Spent(100, 1.0, [0.01], {"503": 99}, [0.0], 0.1, 0.02, 1.0)
+    assert list(unanswered(report(hardly, failed))) == ["4 KiB, 500/s: no request was answered well: extproc"]
+    assert list(unanswered(report(hardly, hardly))) == []
+    nothing = Found(Cell(64, 1, 4096, None), {"envoy_alone": [spent(0.0)]}).as_json()
+    (line,) = unanswered({"cells": [nothing]})
+    assert line == "4 KiB, as fast as it goes: no request was answered well: floor, extproc"
 
 
 def test_cells_that_no_target_speaks_of_are_shown_without_one() -> None:
