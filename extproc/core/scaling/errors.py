@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from extproc.core.scaling.middle import middle_two
+
 Loads = NDArray[np.float64]
 
 _SOON = 8.0  # errors of so large a part of a period tell which expert is good and how wide a plan should be
@@ -71,15 +73,20 @@ class Errors:
         known = known & (tried | ~self._lines)
         usual = np.where(known & tried, self._squares / np.where(tried, self._tried, 1.0), np.nan)
         some = np.isfinite(usual).any(axis=1)
-        middle = np.maximum(1e-12, np.nanmedian(np.where(some[:, None], usual, 1.0), axis=1))[:, None]
+        low, high = middle_two(np.where(some[:, None], usual, 1.0))
+        middle = np.maximum(1e-12, (low + high) / 2)[:, None]
         mean = (self._squares + _UNTRIED * middle) / (self._tried + _UNTRIED)
         trust = np.where(known, (middle / np.maximum(mean, 1e-9 * middle)) ** _POWER, 0.0)
         shares: Loads = trust / trust.sum(axis=1, keepdims=True)
         return shares
 
-    def whole(self, row: int) -> bool:
-        """Whether slopes count at that horizon yet: else a mixture's error tells nothing of those to come."""
-        return not self._lines.any() or bool((self._tried[row][self._lines] > 0).any())
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Whether slopes count yet, by horizon: else a mixture's error tells nothing of those to come."""
+        if not self._lines.any():
+            return np.ones(len(self._tried), dtype=np.bool_)
+        counted: NDArray[np.bool_] = np.any(self._tried[:, self._lines] > 0, axis=1)
+        return counted
 
     def judge(self, row: int, experts: Loads, mixture: float | None, spread: float) -> None:
         """One load has come: errors of what experts (NaN: said nothing) and the mixture had forecast for it.

@@ -146,9 +146,9 @@ class Forecaster:
         current = floor(at_s / step_s)
         middles_s = [max(0.0, (current + ahead + 0.5) * step_s - at_s) for ahead in HORIZONS_STEPS.tolist()]
         experts, mixture = self._mixture(middles_s, np.arange(len(HORIZONS_STEPS)))
-        spread = self._errors.spread
+        spread, whole = self._errors.spread.tolist(), self._errors.whole.tolist()
         for row, ahead in enumerate(HORIZONS_STEPS.tolist()):
-            said = _Said(row, experts[row], float(mixture[row]), float(spread[row]), self._errors.whole(row))
+            said = _Said(row, experts[row], float(mixture[row]), spread[row], whole[row])
             self._waiting.setdefault(current + ahead, []).append(said)
         for number in [number for number in self._waiting if number < current]:
             del self._waiting[number]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extproc.core.scaling.history import PERIODS, History
+from extproc.core.scaling.middle import middle_two
 
 WEEK = 7  # periods after which days differ in the same way again
 _SMOOTH_SHARE = 0.05  # of a period: what is shorter than half of this is a peak, not the season's shape
@@ -50,7 +51,7 @@ class Season:
         around = self._history.loads(same[:, :, None] + self._near)
         around[self._newer(same)] = np.nan
         there = np.isfinite(around[:, :, len(self._near) // 2])
-        low, high = _middle(around)
+        low, high = middle_two(around)
         shapes = np.where(there, (low + high) / 2, 0.0)
         weights = there * self._weights
         known = weights.sum(axis=1)
@@ -71,15 +72,5 @@ class Season:
 
         Of an even number it is the one of the middle two that is nearer to 1.
         """
-        low, high = _middle(np.concatenate([peaks, np.ones((len(peaks), 1))], axis=1))
+        low, high = middle_two(np.concatenate([peaks, np.ones((len(peaks), 1))], axis=1))
         return np.where(low > 1, low, np.minimum(high, 1.0))
-
-
-def _middle(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The middle one or two over the last axis, NaN left out; NaN where there is nothing else."""
-    ordered = np.sort(values, axis=-1)  # NaN last
-    count = np.isfinite(values).sum(axis=-1)[..., None]
-    low = np.take_along_axis(ordered, np.maximum(0, (count - 1) // 2), axis=-1)
-    high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[-1] - 1), axis=-1)
-    high = np.where(count == 0, np.nan, high)
-    return low[..., 0], high[..., 0]
