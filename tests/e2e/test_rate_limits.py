@@ -92,7 +92,8 @@ async def running(
         await engine.start()
         stack.push_async_callback(engine.stop)
         registry = await stack.enter_async_context(Registry(redis.url))
-        await registry.publish(instance("a", address=engine.address, cluster="pool" if shape is Shape.POOL else "a"))
+        cluster = "pool" if shape is Shape.POOL else "a"
+        await registry.publish(instance("a", address=engine.address, cluster=cluster), ttl_s=600.0)
         processes = await stack.enter_async_context(Processes(folder))
         service = await processes.start_extproc(
             "serve", "serve", "--listen", f"{HOST}:{port}", "--metrics-listen", f"{HOST}:{pages_port}",

@@ -181,7 +181,7 @@ async def _reset(engine: Engine, writer: asyncio.StreamWriter, argument: str) ->
         _begin_stream(writer)
         _chunk(writer, FRAMES["plain"][0])
         await writer.drain()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)  # an Envoy that has not read it by then never sees it
     writer.transport.abort()
 
 

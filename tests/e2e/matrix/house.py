@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from extproc.control.settings import Shape
 from extproc.core.values.instance import Instance, Lifecycle, Load
 from extproc.demo.ports import free_port
 from extproc.demo.processes import Child, Processes, ended, wait_for_line
+from extproc.errors import RegistryError
 from tests.e2e.eventually import eventually
 from tests.e2e.matrix.clients import HOST
 from tests.e2e.matrix.engines import Engine
@@ -141,10 +143,11 @@ class House:
             await self.registry.publish(instance)
 
     async def keep_publishing(self) -> None:
-        """Once a second, as agents do, until cancelled."""
+        """Once a second, as agents do, until cancelled; a Redis that is late for once is asked again."""
         while True:
-            for family in self.families.values():
-                await self.publish(family)
+            with suppress(RegistryError):
+                for family in self.families.values():
+                    await self.publish(family)
             await asyncio.sleep(1.0)
 
     async def renew(self, family: Family) -> None:
@@ -175,8 +178,8 @@ class House:
         return {row["id"]: row for row in orjson.loads(rows)} if rows else {}
 
     async def in_flight(self, family: Family) -> int:
-        """Open requests of a family, as the service counts them."""
-        rows = await self.fleet()
+        """Open requests of a family, as the service counts them, once it answers."""
+        rows = await eventually(self.fleet, bool)
         return sum(int(rows[instance.id]["in_flight"]) for instance in family.instances())
 
     async def metric(self, name: str, **labels: str) -> float:
