@@ -31,4 +31,4 @@ async def test_a_connection_that_ends_with_a_thousand_requests_ends_nobody_elses
         assert await other == Answered(200, HELLO)
         stats = await asyncio.to_thread(setup.envoy.stats, "cluster.extproc.")
         assert stats["cluster.extproc.upstream_rq_tx_reset"] >= REQUESTS
-        assert stats["cluster.extproc.upstream_cx_destroy"] == 0
+        assert stats["cluster.extproc.http2.outbound_control_flood"] == 0
