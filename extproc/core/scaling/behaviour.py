@@ -46,7 +46,7 @@ class Behaviour(msgspec.Struct, kw_only=True):
         bucket_s = max(dwell_s / _BUCKETS, 1e-3)
         if self.needs and at_s - self.needs[-1][0] > max(_GAP_SHARE * dwell_s, 2.0 * bucket_s, _GAP_S):
             self.needs.clear()
-            self.latest = self.latest[-1:]  # of this look
+            self.latest = [(when_s, each) for when_s, each in self.latest if when_s == at_s]
             self.unseen(at_s)
         begin_s = at_s // bucket_s * bucket_s
         if self.needs and self.needs[-1][0] >= begin_s:

@@ -130,6 +130,17 @@ def test_what_was_needed_before_counting_began_again_keeps_nothing_back() -> Non
     assert lasting == 8.0
 
 
+def test_what_was_needed_before_a_long_silence_keeps_nothing_back_where_a_first_request_ends_it() -> None:
+    """Who was at zero is had at once (`plan`): the look that finds the gap asks for nothing lasting."""
+    behaviour = after(every_ten_s(900.0, 1.0))
+    behaviour.lasting(905.0, 0.02, DWELL_S)
+    behaviour.needed(1500.0, 1.0, DWELL_S)
+    for at_s in (1505.0, 1510.0, 1515.0):
+        lasting = behaviour.lasting(at_s, 8.0, DWELL_S)
+        behaviour.needed(at_s, lasting, DWELL_S)
+    assert lasting == 8.0
+
+
 def test_the_first_requests_start_no_machines() -> None:
     """For the first third of a dwell the least of all looks counts: some requests tell little of the load."""
     behaviour = Behaviour()
