@@ -38,7 +38,7 @@ def explained(place: int, plan: Plan, offers: Sequence[Offer], context: Context)
     if most < desired == offer.least:  # no signal calls for it
         decided, without = [each for each in beside if each.signal is Signal.LEAST], most
     else:
-        need = max((call.need for call in plan.made[1:]), default=0.0)
+        need = min(plan.need, max((call.need for call in plan.made[1:]), default=0.0))  # as far as it lasts
         decided, without = said[:1], choose(need, offers, plan.counts)[place]
     return (*decided, *(each for each in every if each not in decided)), without
 

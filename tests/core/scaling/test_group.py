@@ -128,6 +128,12 @@ def test_what_is_called_for_since_a_moment_only_is_told() -> None:
         assert by_load.why.endswith(ending)
 
 
+def test_what_is_called_for_since_a_moment_only_is_not_what_would_be_without_the_signal_either() -> None:
+    """Of two that call for more since one look, the one does not have what the other is not given."""
+    calls = (Call(Signal.BACKLOG, 12.7, ""), Call(Signal.FORECAST, 11.6, ""))
+    assert words(Plan(counts=(3,), made=calls, need=2.9, keep=2.9, wait_s=60.0), ONE) == (Signal.BACKLOG, 3, 3)
+
+
 def test_what_is_held_is_told_as_dwell() -> None:
     """With what would be enough now."""
     assert words(planned(2.0, (8,), (8,), ONE, needed=7.95), ONE) == (Signal.DWELL, 8, 2)
